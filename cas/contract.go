@@ -1,0 +1,129 @@
+package cas
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+)
+
+// Ref names a blob so that any peer can fetch it block by block.
+type Ref struct {
+	Digest   forgeyard.Digest `cbor:"1,keyasint"`           // of the whole bytes
+	Size     int64            `cbor:"2,keyasint"`           // in bytes
+	Manifest forgeyard.Digest `cbor:"3,keyasint,omitempty"` // zero for blobs of at most BlockSize
+}
+
+// Class says when a write is acknowledged.
+type Class uint8
+
+const (
+	// Durable is acknowledged after data, rename and index are synced.
+	Durable Class = iota
+	// Cache is not synced; it is checked at first use after an unclean stop.
+	Cache
+)
+
+// PutOptions bind a Put.
+type PutOptions struct {
+	Class  Class
+	Expect forgeyard.Digest // when set, other bytes are refused as Corrupt and leave nothing behind
+	Size   int64            // when > 0, the admission reserves it before the first byte
+}
+
+// Info is what a store knows of an object.
+type Info struct {
+	Ref      Ref
+	Stored   time.Time
+	Pinned   []Pin // who keeps it; empty when nobody does
+	Complete bool  // false: only some blocks of it are here
+	Have     int64 // bytes that are here and verified
+}
+
+// Pin keeps the closure of its roots from being collected.
+type Pin struct {
+	Owner   string             // "attempt/<id>", "person/<name>", "checkpoint/<id>", "delegation/<id>"; one pin an owner
+	Roots   []forgeyard.Digest // blobs, manifests or trees; a tree keeps all that it names, a manifest all its blocks
+	Expires time.Time          // zero: until unpinned
+}
+
+// Usage is what a store holds.
+type Usage struct {
+	Bytes, Limit, Pinned int64 // bytes; limit 0 means only the disk bounds it
+	Objects              int64
+	DiskFree             int64
+}
+
+// GCReport tells what a collection removed, or would remove.
+type GCReport struct {
+	Examined, Removed int64
+	Freed             int64 // bytes
+	Kept              int64
+}
+
+// Object is an open blob. Reads verify: a block that does not match its name
+// gives an error of kind Corrupt, never the bytes. The caller closes it.
+type Object interface {
+	io.ReadSeekCloser
+	io.ReaderAt
+	Ref() Ref
+}
+
+// Partial is a blob on its way in. It survives a kill of the process: opening
+// the same ref again continues with what was verified before.
+type Partial interface {
+	// Missing lists the block indices that are not here yet, ascending.
+	Missing() []int
+	// PutBlock verifies block i against the manifest and keeps it. Wrong bytes
+	// give Corrupt and change nothing.
+	PutBlock(i int, b []byte) error
+	// Commit verifies that all is here and gives the blob its name. It is
+	// idempotent. With something missing it gives Conflict.
+	Commit(ctx context.Context, class Class) (Ref, error)
+	// Close lets go of it; what was verified stays for the next attempt.
+	Close() error
+}
+
+// Store keeps objects on this machine. It is safe for concurrent use. Errors:
+// NotFound (not here), Corrupt (quarantined now), NoSpace (names the bound and
+// what to do), Limit (object larger than the store's bound), Invalid.
+type Store interface {
+	// Put reads r to its end, names the bytes and keeps them; a blob larger than
+	// BlockSize gets a manifest, stored too. Putting what is here costs no write.
+	Put(ctx context.Context, r io.Reader, o PutOptions) (Ref, error)
+	// Open opens a complete blob by the digest of its whole bytes.
+	Open(ctx context.Context, d forgeyard.Digest) (Object, error)
+	// Block returns the verified bytes of a blob of at most BlockSize, or of a block of
+	// a larger or of a partial blob, by the block's own digest. The caller owns the slice.
+	Block(ctx context.Context, d forgeyard.Digest) ([]byte, error)
+	// BlockSize is Block's length without reading; NotFound when it is not here.
+	BlockSize(ctx context.Context, d forgeyard.Digest) (int64, error)
+	// Has reports whether a complete blob of that name is here.
+	Has(ctx context.Context, d forgeyard.Digest) bool
+	// Stat tells all about one object.
+	Stat(ctx context.Context, d forgeyard.Digest) (Info, error)
+	// Partial starts or continues the arrival of a blob by its manifest. The manifest
+	// itself is stored at once.
+	Partial(ctx context.Context, m Manifest) (Partial, error)
+	// Path returns a file that holds the blob, for reflink or copy into a workspace, and a
+	// release function. The file is read-only and never handed to a workload.
+	Path(ctx context.Context, d forgeyard.Digest) (path string, release func(), err error)
+	// Pin replaces the owner's pin; Unpin removes it and is idempotent.
+	Pin(ctx context.Context, p Pin) error
+	Unpin(ctx context.Context, owner string) error
+	Pins(ctx context.Context) ([]Pin, error)
+	// GC removes what no pin keeps and no write in flight needs.
+	GC(ctx context.Context, dryRun bool) (GCReport, error)
+	Usage(ctx context.Context) (Usage, error)
+}
+
+// Exchange brings content from elsewhere into the local store.
+type Exchange interface {
+	// Fetch returns when the blob is complete in the local store, verified. It tries
+	// the given providers first, then whoever is connected. Errors: NotFound (every provider
+	// asked, nobody has it), Unavailable (deadline, or providers did not answer; names them),
+	// Corrupt (only wrong bytes were offered; names the peer), NoSpace. It never hangs past ctx or its own
+	// per-provider deadline, and what was verified is kept for the next try.
+	Fetch(ctx context.Context, ref Ref, providers []string) error
+}
