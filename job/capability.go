@@ -1,0 +1,59 @@
+package job
+
+import "github.com/forgeyard/forgeyard-node"
+
+// Capabilities is what a machine is and can enforce: facts that were probed,
+// never usage (decision 18). Its canonical bytes have a digest that travels in
+// the gossip; the whole travels only when it changed (07§21).
+type Capabilities struct {
+	OS         string              `cbor:"1,keyasint"`
+	Arch       string              `cbor:"2,keyasint"`
+	MilliCPU   int64               `cbor:"3,keyasint"` // what jobs may use: physical less the node's and the admin's reserve
+	Memory     int64               `cbor:"4,keyasint"` // bytes, likewise
+	Disk       int64               `cbor:"5,keyasint"` // bytes, likewise
+	MaxJobs    int                 `cbor:"6,keyasint"` // hard local guard (07§224)
+	Sandboxes  []SandboxCapability `cbor:"7,keyasint,omitempty"`
+	Toolchains []Toolchain         `cbor:"8,keyasint,omitempty"`
+	Labels     map[string]string   `cbor:"9,keyasint,omitempty"` // hints of node.yaml, never trust (decision 12)
+	Devices    []DeviceFact        `cbor:"10,keyasint,omitempty"`
+	Networks   []Network           `cbor:"11,keyasint,omitempty"` // what local policy allows
+}
+
+// SandboxCapability is a sandbox that was started once and held.
+type SandboxCapability struct {
+	Kind    Sandbox  `cbor:"1,keyasint"`
+	Version string   `cbor:"2,keyasint,omitempty"`
+	Limits  []string `cbor:"3,keyasint,omitempty"` // which of cpu, memory, pids, disk it enforces here
+}
+
+// Toolchain is a tool that jobs can ask for by name.
+type Toolchain struct {
+	Name     string `cbor:"1,keyasint"`
+	Version  string `cbor:"2,keyasint,omitempty"`
+	Source   string `cbor:"3,keyasint"` // host | store
+	Verified bool   `cbor:"4,keyasint,omitempty"`
+}
+
+// DeviceFact is a device that the node hosts, as node.yaml declares it.
+type DeviceFact struct {
+	ID     forgeyard.DeviceID `cbor:"1,keyasint"`
+	Kind   string             `cbor:"2,keyasint"`
+	Labels map[string]string  `cbor:"3,keyasint,omitempty"`
+	Serial string             `cbor:"4,keyasint,omitempty"` // identity that survives replugging
+}
+
+// RejectReason says why a runner refused a lease before any work (07§33). Append only.
+type RejectReason string
+
+// Reject reasons.
+const (
+	RejectDraining          RejectReason = "draining"
+	RejectPressure          RejectReason = "resource_pressure"
+	RejectCapabilityChanged RejectReason = "capability_changed"
+	RejectDisk              RejectReason = "disk_insufficient"
+	RejectUnsupportedSpec   RejectReason = "unsupported_spec"
+	RejectLocalPolicy       RejectReason = "local_policy"
+	RejectPreparation       RejectReason = "internal_preparation_failure"
+	RejectExpired           RejectReason = "lease_expired"
+	RejectWrongSession      RejectReason = "wrong_session"
+)

@@ -1,0 +1,202 @@
+package job
+
+import (
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+)
+
+// Spec is one planned job: everything that decides what runs. It is immutable
+// and named by the digest of its canonical bytes (RA-002, 07§228).
+type Spec struct {
+	Version      int               `cbor:"1,keyasint"` // SpecVersion
+	Title        string            `cbor:"2,keyasint,omitempty"`
+	Steps        []Step            `cbor:"3,keyasint"`
+	Inputs       []Input           `cbor:"4,keyasint,omitempty"`
+	Outputs      []OutputDecl      `cbor:"5,keyasint,omitempty"`
+	Env          map[string]string `cbor:"6,keyasint,omitempty"`
+	Secrets      []SecretRef       `cbor:"7,keyasint,omitempty"`
+	Resources    Resources         `cbor:"8,keyasint"`
+	Timeouts     Timeouts          `cbor:"9,keyasint"`
+	Sandbox      Sandbox           `cbor:"10,keyasint"`
+	Network      Network           `cbor:"11,keyasint"`
+	Requires     Requires          `cbor:"12,keyasint"`
+	Devices      []DeviceRequest   `cbor:"13,keyasint,omitempty"`
+	Connectivity Connectivity      `cbor:"14,keyasint"`
+	Durability   Durability        `cbor:"15,keyasint"`
+	Effects      Effects           `cbor:"16,keyasint"`
+	Interruption Interruption      `cbor:"17,keyasint"`
+	Resume       Resume            `cbor:"18,keyasint"`
+	Stop         Stop              `cbor:"19,keyasint"`
+}
+
+// SpecVersion is the only version of the job file.
+const SpecVersion = 1
+
+// Step is one command. Exactly one of Run and Sh is set.
+type Step struct {
+	Name string            `cbor:"1,keyasint"`
+	Run  []string          `cbor:"2,keyasint,omitempty"` // argv
+	Sh   string            `cbor:"3,keyasint,omitempty"` // a script for /bin/sh -eu
+	Dir  string            `cbor:"4,keyasint,omitempty"` // working directory below /work; default /work/build
+	Env  map[string]string `cbor:"5,keyasint,omitempty"`
+}
+
+// Argv is what is executed.
+func (s Step) Argv() []string {
+	if s.Sh != "" {
+		return []string{"/bin/sh", "-eu", "-c", s.Sh}
+	}
+	return s.Run
+}
+
+// Input is content that must be at Path below /work before the first step.
+// Content under source/ is read-only; elsewhere below build/ it is a copy.
+type Input struct {
+	Path     string           `cbor:"1,keyasint"` // relative to /work; first element `source` or `build`
+	Tree     bool             `cbor:"2,keyasint,omitempty"`
+	Digest   forgeyard.Digest `cbor:"3,keyasint"`
+	Manifest forgeyard.Digest `cbor:"4,keyasint,omitzero"`
+	Size     int64            `cbor:"5,keyasint"`
+}
+
+// OutputDecl names a path, relative to /work/build, that is captured after
+// success. Nothing else is (07§80).
+type OutputDecl struct {
+	Path     string `cbor:"1,keyasint"`
+	Optional bool   `cbor:"2,keyasint,omitempty"` // absent is not an error
+}
+
+// SecretRef names a secret that is resolved late, by the runner.
+type SecretRef struct {
+	Name string `cbor:"1,keyasint"`
+	Env  string `cbor:"2,keyasint,omitempty"`
+	File string `cbor:"3,keyasint,omitempty"` // name of a file in a private tmpfs
+}
+
+// Resources are hard limits of the attempt. Zero takes the site's default.
+type Resources struct {
+	MilliCPU int64 `cbor:"1,keyasint"` // thousandths of a core
+	Memory   int64 `cbor:"2,keyasint"` // bytes
+	Disk     int64 `cbor:"3,keyasint"` // bytes: inputs, work, outputs, logs
+	Pids     int64 `cbor:"4,keyasint"`
+}
+
+// Timeouts bound the phases of one epoch. Zero takes the default.
+type Timeouts struct {
+	Prepare time.Duration `cbor:"1,keyasint"`
+	Run     time.Duration `cbor:"2,keyasint"`
+	Upload  time.Duration `cbor:"3,keyasint"`
+}
+
+// Stop is how a workload is asked to end.
+type Stop struct {
+	Signal string        `cbor:"1,keyasint"` // TERM, INT, HUP, USR1, USR2
+	Grace  time.Duration `cbor:"2,keyasint"` // signal → kill
+}
+
+// Sandbox is what must hold the workload.
+type Sandbox string
+
+// Sandboxes.
+const (
+	SandboxStrict  Sandbox = "strict"  // namespaces, no network, no host sockets, no new privileges
+	SandboxProcess Sandbox = "process" // own session and cgroup; weaker, and only where the node lists it (decision 9)
+)
+
+// Network is what the workload may reach.
+type Network string
+
+// Networks.
+const (
+	NetworkNone Network = "none"
+	NetworkSite Network = "site"
+	NetworkHost Network = "host"
+)
+
+// Requires are hard filters of placement.
+type Requires struct {
+	OS         string            `cbor:"1,keyasint,omitempty"`
+	Arch       string            `cbor:"2,keyasint,omitempty"`
+	Labels     map[string]string `cbor:"3,keyasint,omitempty"`
+	Toolchains []string          `cbor:"4,keyasint,omitempty"` // names as `capabilities` prints them: "gcc", "go"
+}
+
+// DeviceRequest asks for one device, leased together with the job.
+type DeviceRequest struct {
+	Kind   string            `cbor:"1,keyasint"`
+	Labels map[string]string `cbor:"2,keyasint,omitempty"`
+	As     string            `cbor:"3,keyasint"` // /work/devices/<as>, FORGEYARD_DEVICE_<AS>
+}
+
+// ConnectivityPolicy says what a holder may do while it hears nothing (07§112).
+type ConnectivityPolicy string
+
+// Connectivity policies.
+const (
+	Continuous        ConnectivityPolicy = "continuous"
+	Grace             ConnectivityPolicy = "grace"
+	OfflineAuthorized ConnectivityPolicy = "offline_authorized"
+)
+
+// Connectivity is the policy with its length.
+type Connectivity struct {
+	Policy ConnectivityPolicy `cbor:"1,keyasint"`
+	For    time.Duration      `cbor:"2,keyasint"` // zero for continuous
+}
+
+// Durability says who must hold the outputs before the result commits.
+type Durability string
+
+// Durability classes.
+const (
+	Ephemeral  Durability = "ephemeral" // this node
+	DurSite    Durability = "site"      // two nodes
+	DurCentral Durability = "central"   // also the central daemon
+)
+
+// Effects says whether the work touches what cannot be undone.
+type Effects string
+
+// Effects.
+const (
+	EffectsNone      Effects = "none"
+	EffectsProtected Effects = "protected" // the next epoch waits until the old holder has certainly stopped
+)
+
+// Interruption bounds what trouble from outside may cost.
+type Interruption struct {
+	Tolerance string `cbor:"1,keyasint"` // checkpointable | restartable | none
+	Budget    int    `cbor:"2,keyasint"` // interruptions before the job fails with interrupted_budget
+	Retry     string `cbor:"3,keyasint"` // resume-or-restart | resume-only | never
+}
+
+// ResumeMode is how a job can go on where it stopped.
+type ResumeMode string
+
+// Resume modes that a site of this version supports; others are refused by name.
+const (
+	ResumeNone         ResumeMode = "none"
+	ResumeRestartStage ResumeMode = "restart-stage"
+	ResumeApplication  ResumeMode = "application"
+)
+
+// Resume is the resumability contract as the job declares it (FYCP/1 §1).
+type Resume struct {
+	Mode          ResumeMode     `cbor:"1,keyasint"`
+	FormatName    string         `cbor:"2,keyasint,omitempty"`
+	FormatVersion int            `cbor:"3,keyasint,omitempty"`
+	Checkpoint    CheckpointDecl `cbor:"4,keyasint"`
+}
+
+// CheckpointDecl is the checkpoint part of the contract.
+type CheckpointDecl struct {
+	ExitCode   int           `cbor:"1,keyasint"`           // 85 unless declared; 0 when Mode is not application
+	RejectCode int           `cbor:"2,keyasint"`           // 86
+	Files      []string      `cbor:"3,keyasint,omitempty"` // exit-driven: relative to /work/build
+	Interval   time.Duration `cbor:"4,keyasint,omitempty"`
+	Window     time.Duration `cbor:"5,keyasint,omitempty"`
+	MaxBytes   int64         `cbor:"6,keyasint,omitempty"`
+	Keep       int           `cbor:"7,keyasint,omitempty"`
+	Signal     string        `cbor:"8,keyasint,omitempty"` // none | USR1 | USR2 | HUP
+}
