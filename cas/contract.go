@@ -12,7 +12,7 @@ import (
 type Ref struct {
 	Digest   forgeyard.Digest `cbor:"1,keyasint"`           // of the whole bytes
 	Size     int64            `cbor:"2,keyasint"`           // in bytes
-	Manifest forgeyard.Digest `cbor:"3,keyasint,omitempty"` // zero for blobs of at most BlockSize
+	Manifest forgeyard.Digest `cbor:"3,keyasint,omitzero"`  // zero for blobs of at most BlockSize
 }
 
 // Class says when a write is acknowledged.
@@ -30,6 +30,13 @@ type PutOptions struct {
 	Class  Class
 	Expect forgeyard.Digest // when set, other bytes are refused as Corrupt and leave nothing behind
 	Size   int64            // when > 0, the admission reserves it before the first byte
+
+	// Owner, when set, keeps the object for that owner from this put on, so that a
+	// collection in the middle of an upload takes nothing from it (C13). The hold is in
+	// memory: it ends with Pin (which replaces it) or Unpin of the owner, or with the
+	// process. An upload puts its pieces under an owner, then pins the root under the
+	// same owner; there is no moment between at which a piece is unprotected.
+	Owner string
 }
 
 // Info is what a store knows of an object.
@@ -42,10 +49,15 @@ type Info struct {
 }
 
 // Pin keeps the closure of its roots from being collected.
+//
+// The kind of a root is said by who pins it and never guessed from its bytes: a
+// user's blob that happens to decode as a tree keeps itself and nothing else.
+// Below a tree every edge has its kind in the entry. Roots need not be here yet.
 type Pin struct {
-	Owner   string             // "attempt/<id>", "person/<name>", "checkpoint/<id>", "delegation/<id>"; one pin an owner
-	Roots   []forgeyard.Digest // blobs, manifests or trees; a tree keeps all that it names, a manifest all its blocks
-	Expires time.Time          // zero: until unpinned
+	Owner   string             `cbor:"1,keyasint"`           // "attempt/<id>", "person/<name>", "checkpoint/<id>", "delegation/<id>"; one pin an owner
+	Roots   []forgeyard.Digest `cbor:"2,keyasint,omitempty"` // blobs or manifests: kept as bytes, with the manifest and every block
+	Trees   []forgeyard.Digest `cbor:"3,keyasint,omitempty"` // trees: kept with all that they name
+	Expires time.Time          `cbor:"4,keyasint,omitzero"`  // zero: until unpinned
 }
 
 // Usage is what a store holds.
