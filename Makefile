@@ -1,0 +1,103 @@
+# Forgeyard node. `make` alone prints the usage: it lists the lines with two hashes.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+# A toolchain that scripts/setup.sh had to fetch stands before any other.
+export PATH := $(CURDIR)/.cache/go/bin:$(PATH)
+
+BINARIES := forgeyard-node forgeyard-central fyjob
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
+
+# The suites' size: two cores and a few minutes each.
+SEEDS     ?= 2000
+FUZZTIME  ?= 10s
+SUITE     ?= all
+TESTFLAGS ?= -timeout 8m
+E2EFLAGS  ?= -timeout 15m -v
+
+phase := scripts/phase.sh
+
+.PHONY: help
+help: ## this list
+	@echo 'usage: make TARGET'
+	@awk -F ' *## *' '/^[a-z0-9-]+:.*##/ { sub(/:.*/, "", $$1); printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## install what the rest needs (Debian), if it is not there
+	@scripts/setup.sh
+
+.PHONY: build
+build: setup ## the three static binaries, into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(BINARIES))
+
+.PHONY: demo
+demo: build ## a site of three nodes loses its uplink and a runner, and goes on (ARGS=--keep leaves it running)
+	bin/forgeyard-node demo $(ARGS)
+
+.PHONY: test
+test: setup ## everything that must be green: check, unit, e2e, 2000 simulated sites
+	@$(phase) build $(MAKE) --no-print-directory build
+	@$(phase) check $(MAKE) --no-print-directory check
+	@$(phase) unit  $(MAKE) --no-print-directory unit
+	@$(phase) e2e   $(MAKE) --no-print-directory e2e
+	@$(phase) sim   $(MAKE) --no-print-directory sim
+
+.PHONY: check
+check: setup ## what reads the code without running it: format, vet, staticcheck, house rules, platforms, generated code
+	scripts/check-format.sh
+	go vet ./...
+	go tool staticcheck ./...
+	go test ./internal/arch
+	scripts/generate.sh --check
+	scripts/check-cross.sh $(PLATFORMS)
+
+.PHONY: unit
+unit: ## go test of every package, without the end-to-end suite
+	go test $(TESTFLAGS) $$(go list ./... | grep -v '/e2e\(/\|$$\)')
+
+.PHONY: race
+race: ## the same under the race detector (needs a C compiler)
+	CGO_ENABLED=1 go test -race -timeout 20m $$(go list ./... | grep -v '/e2e\(/\|$$\)')
+
+.PHONY: e2e
+e2e: build ## the real binaries on loopback and in namespaces (RUN=regexp selects)
+	FORGEYARD_BIN=$(CURDIR)/bin go test ./e2e/... -count=1 $(E2EFLAGS) $(if $(RUN),-run '$(RUN)')
+
+.PHONY: sim
+sim: ## simulated sites: SEEDS=n of them, or one in full with SEED=n
+ifdef SEED
+	go test ./simulation -count=1 -timeout 10m -v -run '^TestSeeds$$' -args -seeds=1 -seed=$(SEED)
+else
+	go test ./simulation -count=1 -timeout 15m -run '^TestSeeds$$' -args -seeds=$(SEEDS) -seed=1
+endif
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME=10s (PKG=./cas for one package)
+	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh $(PKG)
+
+.PHONY: bench
+bench: build ## measure and print ratios (SUITE=name for one)
+	go run ./internal/bench -suite $(SUITE)
+
+.PHONY: soak
+soak: build ## fresh seeds and the end-to-end suite, over and over for SOAK=60 minutes
+	FORGEYARD_BIN=$(CURDIR)/bin scripts/soak.sh
+
+.PHONY: generate
+generate: ## the Go code of api/forgeyard/v1/*.proto
+	scripts/setup.sh generate
+	scripts/generate.sh
+
+.PHONY: coverage-rows
+coverage-rows: ## requirement rows and cases that no test mentions (ROWS=DIR says where they are)
+	@scripts/coverage-rows.sh $(ROWS)
+
+.PHONY: clean
+clean: ## remove what the build made
+	rm -rf bin

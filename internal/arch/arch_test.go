@@ -1,0 +1,67 @@
+package arch
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+var realTree = sync.OnceValues(func() (*tree, error) { return load(filepath.Join("..", "..")) })
+
+// house loads the tree that this test stands in.
+func house(t *testing.T) *tree {
+	t.Helper()
+	h, err := realTree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A checker that reads nothing finds nothing.
+	if len(h.folders) < 3 {
+		t.Fatalf("found %d folders with Go files; is this the module's root?", len(h.folders))
+	}
+	return h
+}
+
+func none(t *testing.T, found []finding) {
+	t.Helper()
+	for _, f := range found {
+		t.Error(f)
+	}
+}
+
+func TestModule(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(text), "module "+Module+"\n") {
+		t.Fatalf("go.mod does not open with module %s", Module)
+	}
+}
+
+func TestLayers(t *testing.T)   { none(t, checkLayers(house(t), table)) }
+func TestPurity(t *testing.T)   { none(t, checkPurity(house(t), table)) }
+func TestComments(t *testing.T) { none(t, checkComments(house(t))) }
+func TestWiring(t *testing.T)   { none(t, checkWiring(house(t))) }
+func TestBudget(t *testing.T)   { none(t, checkBudget(house(t), reasons)) }
+
+// The table speaks only of packages that it places, and a purity that the layers
+// could not keep is a mistake in the table itself.
+func TestTable(t *testing.T) {
+	placed := map[string]line{}
+	for _, l := range table {
+		placed[l.dir] = l
+	}
+	for _, l := range table {
+		for _, dir := range append(append([]string{}, l.only...), l.never...) {
+			if _, ok := placed[dir]; !ok {
+				t.Errorf("%s speaks of %s, which has no line", l.dir, dir)
+			}
+		}
+		if l.context && !l.pure {
+			t.Errorf("%s: context is for pure packages; any other may import it anyway", l.dir)
+		}
+	}
+}

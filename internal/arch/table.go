@@ -1,0 +1,77 @@
+package arch
+
+// A line places one package.
+type line struct {
+	dir  string // relative to the module's root
+	pure bool   // decides, and does nothing else
+	// only, when set, are the packages of ours that this one may import, whatever
+	// else stands above it.
+	only []string
+	// never are packages above this line that it may not import all the same.
+	never []string
+	// context allows package context in a pure package: the contract of a service
+	// has it in its signatures, though the package itself waits for nothing.
+	context bool
+}
+
+// table is the house, lowest floor first. A package may import only packages
+// that stand above its own line.
+//
+// To add a package, give it a line as high as its imports allow: what stands high
+// can be used by much and knows little.
+var table = []line{
+	{dir: ".", pure: true},
+	{dir: "internal/invariant", pure: true},
+	{dir: "internal/cborx", pure: true},
+	{dir: "internal/clock"},
+	{dir: "internal/arch", only: []string{}},
+
+	// What is said on the wire.
+	{dir: "api/forgeyard/v1"},
+	{dir: "api/forgeyard/v1/forgeyardv1connect"},
+
+	// The rules, and around each the providers of its services.
+	{dir: "job", pure: true},
+	{dir: "cas", pure: true, context: true},
+	{dir: "cas/castest"},
+	{dir: "cas/disk"},
+	{dir: "cas/peer"},
+	{dir: "cas/tree"},
+	{dir: "cas/bundle"},
+	{dir: "lease", pure: true},
+	{dir: "checkpoint", pure: true},
+	{dir: "checkpoint/capture"},
+	{dir: "devices", pure: true},
+	{dir: "devices/serial"},
+	{dir: "devices/supervisor"},
+	{dir: "api/render"},
+
+	// The site: what it allows, what it is, who orders it, how it talks.
+	{dir: "sitecfg", pure: true},
+	{dir: "site", pure: true},
+	// The log orders opaque commands and knows nothing of what they mean.
+	{dir: "consensus", only: []string{".", "internal/invariant", "internal/cborx", "internal/clock"}},
+	{dir: "mesh", never: []string{"consensus", "site", "lease", "job", "checkpoint", "devices"}},
+	{dir: "uplink"},
+	{dir: "uplink/central", never: []string{"consensus"}},
+
+	// One node. The agent and the controllers decide on either side of the log, and
+	// meet only there: neither has the other's rules in reach (decision 11).
+	{dir: "node/controllers", pure: true, never: []string{"node/agent"}},
+	{dir: "node/agent", pure: true, never: []string{"node/controllers"}},
+	{dir: "node/capability", never: []string{"consensus", "mesh"}},
+	{dir: "node/executor", never: []string{"consensus", "mesh", "site"}},
+	{dir: "node/executor/process", never: []string{"consensus", "mesh", "site"}},
+	{dir: "node/executor/sandbox", never: []string{"consensus", "mesh", "site"}},
+	{dir: "node/runner", never: []string{"consensus", "mesh"}},
+	{dir: "node"},
+
+	// Around the product.
+	{dir: "simulation", never: []string{"node", "mesh", "consensus"}},
+	{dir: "internal/demo"},
+	{dir: "internal/bench"},
+	{dir: "cmd/fyjob", only: []string{".", "internal/invariant", "internal/cborx", "cas", "checkpoint"}},
+	{dir: "cmd/forgeyard-central"},
+	{dir: "cmd/forgeyard-node"},
+	{dir: "e2e"},
+}

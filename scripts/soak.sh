@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Simulates sites from fresh seeds and repeats the end-to-end suite until SOAK
+# (whole minutes, default 60) have passed. Stops at the first failure and says how
+# to see it again.
+#
+#   SOAK=600 FIRST=1000000 scripts/soak.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+minutes=${SOAK:-60}
+seed=${FIRST:-$(date +%s)}
+batch=${BATCH:-2000}
+first=$seed
+rounds=0
+
+while [ "$SECONDS" -lt $((minutes * 60)) ]; do
+  echo "== seeds $seed to $((seed + batch - 1)), after $((SECONDS / 60)) of $minutes minutes"
+  go test ./simulation -count=1 -timeout 0 -run '^TestSeeds$' -args "-seeds=$batch" "-seed=$seed" ||
+    { echo "a seed failed; the line above names it: make sim SEED=n replays it" >&2; exit 1; }
+  seed=$((seed + batch))
+  go test ./e2e/... -count=1 -timeout 30m ||
+    { echo "the end-to-end suite failed in round $((rounds + 1)): make e2e runs it again" >&2; exit 1; }
+  rounds=$((rounds + 1))
+done
+echo "soak: $((seed - first)) seeds from $first and $rounds end-to-end rounds in $((SECONDS / 60)) minutes, none failed"
