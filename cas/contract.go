@@ -10,9 +10,9 @@ import (
 
 // Ref names a blob so that any peer can fetch it block by block.
 type Ref struct {
-	Digest   forgeyard.Digest `cbor:"1,keyasint"`           // of the whole bytes
-	Size     int64            `cbor:"2,keyasint"`           // in bytes
-	Manifest forgeyard.Digest `cbor:"3,keyasint,omitzero"`  // zero for blobs of at most BlockSize
+	Digest   forgeyard.Digest `cbor:"1,keyasint"`          // of the whole bytes
+	Size     int64            `cbor:"2,keyasint"`          // in bytes
+	Manifest forgeyard.Digest `cbor:"3,keyasint,omitzero"` // zero for blobs of at most BlockSize
 }
 
 // Class says when a write is acknowledged.
