@@ -170,5 +170,5 @@ func baseName(p string) string {
 // local says that an identifier was declared in its own file, so that it is not
 // the name of a package. The parser resolves just that much.
 func local(id *ast.Ident) bool {
-	return id.Obj != nil //nolint:staticcheck // SA1019: the deprecated resolver is the one that needs no type check.
+	return id.Obj != nil
 }
