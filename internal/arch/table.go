@@ -23,6 +23,7 @@ var table = []line{
 	{dir: ".", pure: true},
 	{dir: "internal/invariant", pure: true},
 	{dir: "internal/cborx", pure: true},
+	{dir: "internal/strictyaml", pure: true},
 	{dir: "internal/clock"},
 	{dir: "internal/arch", only: []string{}},
 
