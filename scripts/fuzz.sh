@@ -8,7 +8,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 fuzztime=${FUZZTIME:-10s}
 
-targets=$(grep -rEo --include='*_test.go' --exclude-dir='.?*' '^func Fuzz[A-Za-z0-9_]*' "${@:-.}" | sed -E 's|/[^/]*_test.go:func | |; s|^([^./])|./\1|' | sort -u)
+# Without hidden folders: .cache may hold a whole toolchain with its own targets.
+targets=$(find "${@:-.}" -name '.?*' -prune -o -name '*_test.go' -print0 |
+  xargs -0 -r grep -HoE '^func Fuzz[A-Za-z0-9_]*' |
+  sed -E 's|/[^/]*_test.go:func | |; s|^([^./])|./\1|' | sort -u) || true
 [ -n "$targets" ] || { echo "no fuzz target below ${*:-.}" >&2; exit 1; }
 
 count=0
