@@ -9,6 +9,11 @@ SHELL := /bin/bash
 # A toolchain that scripts/setup.sh had to fetch stands before any other.
 export PATH := $(CURDIR)/.cache/go/bin:$(PATH)
 
+# One build cache for all: a package compiled for a binary serves vet, staticcheck
+# and the tests too. Without cgo the binaries are static and no C compiler is needed.
+export CGO_ENABLED := 0
+export GOFLAGS := $(filter-out -trimpath,$(shell go env GOFLAGS 2>/dev/null)) -trimpath
+
 BINARIES := forgeyard-node forgeyard-central fyjob
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
@@ -34,7 +39,7 @@ setup: ## install what the rest needs (Debian), if it is not there
 
 .PHONY: build
 build: setup ## the three static binaries, into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(BINARIES))
+	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(BINARIES))
 
 .PHONY: demo
 demo: build ## a site of three nodes loses its uplink and a runner, and goes on (ARGS=--keep leaves it running)
