@@ -18,6 +18,19 @@ const (
 	MaxArgv         = 4096
 	MaxStepBytes    = 128 << 10 // what execve takes for one argument
 	MaxEventMessage = 1 << 10   // bulk output never passes through Raft (decision 24)
+	MaxValue        = 256       // a label's value, a model's name, in bytes
+	MaxLabels       = 64
+	MaxGuidance     = 16 << 10 // a page of words; more belongs in an input
+	MaxExplained    = 20       // faults named in one error
 	MaxTimeout      = 30 * 24 * time.Hour
 	MaxOffline      = 90 * 24 * time.Hour
+	MaxGrace        = time.Hour // signal to kill; a stop that takes longer is a checkpoint
+	MaxBudget       = 1000
+	MaxKeep         = 1000
+	MaxMilliCPU     = 4096 * 1000
+	MaxBytes        = 1 << 50 // memory, disk, checkpoint: a petabyte is a slip of the unit
+	MinMemory       = 1 << 20
+	MinDisk         = 1 << 20
+	MaxPids         = 1 << 22 // the kernel's own limit
+	MaxRunInputs    = 256
 )

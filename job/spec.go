@@ -28,6 +28,9 @@ type Spec struct {
 	Interruption Interruption      `cbor:"17,keyasint"`
 	Resume       Resume            `cbor:"18,keyasint"`
 	Stop         Stop              `cbor:"19,keyasint"`
+	Model        string            `cbor:"20,keyasint,omitempty"` // reaches the workload as FORGEYARD_MODEL (decision 21)
+	Guidance     string            `cbor:"21,keyasint,omitempty"` // reaches it as a file, FORGEYARD_GUIDANCE_FILE
+	NoCommit     bool              `cbor:"22,keyasint,omitempty"` // auto_commit: false; outputs are not captured at success
 }
 
 // SpecVersion is the only version of the job file.

@@ -1,0 +1,411 @@
+package job
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/strictyaml"
+)
+
+// File is a parsed job file: what a person submits. It becomes a RunSpec and, for
+// a build, a Spec once its local inputs have digests.
+type File struct {
+	Version    int        `yaml:"version" strict:"required"`
+	Kind       RunKind    `yaml:"kind" strict:"required" enum:"build|ingest|garden"`
+	Title      string     `yaml:"title"`
+	Guidance   string     `yaml:"guidance"`
+	Harness    string     `yaml:"harness" enum:"sandbox|process"`
+	Model      string     `yaml:"model"`
+	AutoCommit bool       `yaml:"auto_commit"` // default true
+	Inputs     []RunInput `yaml:"inputs"`      // ingest only
+	Job        FileJob    `yaml:"job"`         // build only
+}
+
+// FileJob is the job of a build.
+type FileJob struct {
+	Steps        []FileStep        `yaml:"steps"`
+	Inputs       []FileInput       `yaml:"inputs"`
+	Outputs      []FileOutput      `yaml:"outputs"`
+	Env          map[string]string `yaml:"env"`
+	Secrets      []FileSecret      `yaml:"secrets"`
+	Resources    FileResources     `yaml:"resources"`
+	Timeouts     FileTimeouts      `yaml:"timeouts"`
+	Sandbox      Sandbox           `yaml:"sandbox" enum:"strict|process"`
+	Network      Network           `yaml:"network" enum:"none|site|host"`
+	Requires     FileRequires      `yaml:"requires"`
+	Devices      []FileDevice      `yaml:"devices"`
+	Connectivity FileConnectivity  `yaml:"connectivity"`
+	Durability   Durability        `yaml:"durability" enum:"ephemeral|site|central"`
+	Effects      Effects           `yaml:"effects" enum:"none|protected"`
+	Interruption *FileInterruption `yaml:"interruption"`
+	Resume       FileResume        `yaml:"resume"`
+}
+
+// FileStep is one command.
+type FileStep struct {
+	Name string            `yaml:"name"` // default `step N`
+	Run  []string          `yaml:"run"`
+	Sh   string            `yaml:"sh"`
+	Dir  string            `yaml:"dir"`
+	Env  map[string]string `yaml:"env"`
+}
+
+// FileInput is content for the workspace: a local path that is ingested at
+// submit, or a digest that the site has.
+type FileInput struct {
+	Path   string           `yaml:"path" strict:"required"`
+	From   string           `yaml:"from"`
+	Digest forgeyard.Digest `yaml:"digest"`
+	Tree   bool             `yaml:"tree"` // the digest names a directory; for a local path it is found out
+}
+
+// FileOutput is a declared output.
+type FileOutput struct {
+	Path     string `yaml:"path" strict:"required"`
+	Optional bool   `yaml:"optional"`
+}
+
+// FileSecret is a reference to a secret.
+type FileSecret struct {
+	Name string `yaml:"name" strict:"required"`
+	Env  string `yaml:"env"`
+	File string `yaml:"file"`
+}
+
+// FileResources are the hard limits.
+type FileResources struct {
+	CPU    strictyaml.MilliCPU `yaml:"cpu"`
+	Memory strictyaml.Size     `yaml:"memory"`
+	Disk   strictyaml.Size     `yaml:"disk"`
+	Pids   int64               `yaml:"pids"`
+}
+
+// FileTimeouts bound the phases.
+type FileTimeouts struct {
+	Prepare time.Duration `yaml:"prepare"`
+	Run     time.Duration `yaml:"run"`
+	Upload  time.Duration `yaml:"upload"`
+}
+
+// FileRequires are the hard filters of placement.
+type FileRequires struct {
+	OS         string            `yaml:"os" enum:"linux|darwin|windows"`
+	Arch       string            `yaml:"arch" enum:"amd64|arm64"`
+	Labels     map[string]string `yaml:"labels"`
+	Toolchains []string          `yaml:"toolchains"`
+}
+
+// FileDevice asks for a device.
+type FileDevice struct {
+	Kind   string            `yaml:"kind" strict:"required"`
+	Labels map[string]string `yaml:"labels"`
+	As     string            `yaml:"as"` // default: the kind
+}
+
+// FileConnectivity is the policy for silence.
+type FileConnectivity struct {
+	Policy ConnectivityPolicy `yaml:"policy" enum:"continuous|grace|offline_authorized"`
+	For    time.Duration      `yaml:"for"`
+}
+
+// FileInterruption bounds trouble from outside.
+type FileInterruption struct {
+	Tolerance string `yaml:"tolerance" enum:"none|restartable|checkpointable"`
+	Budget    *int   `yaml:"budget"`
+	Retry     string `yaml:"retry" enum:"resume-or-restart|resume-only|never"`
+}
+
+// RefusedKeys implements strictyaml.Refuser.
+func (FileInterruption) RefusedKeys() map[string]string {
+	return map[string]string{
+		"stable_after":                   "an epoch counts as stable once it has committed a checkpoint",
+		"resume_failures_per_checkpoint": "the site sets it for all jobs",
+	}
+}
+
+// FileResume is the resumability contract (FYCP/1 §1). Of the protocol's keys it
+// takes those that this version honours.
+type FileResume struct {
+	Mode          ResumeMode        `yaml:"mode" enum:"none|restart-stage|application" later:"framework|filesystem-snapshot"`
+	Format        FileFormat        `yaml:"format"`
+	Consistency   string            `yaml:"minimum_consistency" enum:"application" later:"framework|crash"`
+	Checkpoint    FileCheckpoint    `yaml:"checkpoint"`
+	Stop          FileStop          `yaml:"stop"`
+	CompatProfile string            `yaml:"compat_profile" enum:"native" later:"htcondor|slurm"`
+	Interruption  *FileInterruption `yaml:"interruption"` // the same as job.interruption; only one of them
+}
+
+// RefusedKeys implements strictyaml.Refuser.
+func (FileResume) RefusedKeys() map[string]string {
+	return map[string]string{
+		"compatibility": "platform, toolchains and runner baseline must always be equal",
+		"effects":       "use job.effects",
+		"isolation":     "it belongs to mode framework",
+	}
+}
+
+// FileFormat names the program's own checkpoint format.
+type FileFormat struct {
+	Name    string `yaml:"name"`
+	Version int    `yaml:"version"`
+}
+
+// FileCheckpoint is the checkpoint part of the contract.
+type FileCheckpoint struct {
+	ExitCode    int             `yaml:"exit_code"`
+	RejectCode  int             `yaml:"restore_reject_code"`
+	Files       []string        `yaml:"files"`
+	Interval    time.Duration   `yaml:"interval"`
+	Window      time.Duration   `yaml:"window"`
+	MaxBytes    strictyaml.Size `yaml:"max_bytes"`
+	Keep        int             `yaml:"keep"`
+	Signal      string          `yaml:"signal" enum:"none|USR1|USR2|HUP"`
+	SignalScope string          `yaml:"signal_scope" enum:"main" later:"group"`
+}
+
+// RefusedKeys implements strictyaml.Refuser.
+func (FileCheckpoint) RefusedKeys() map[string]string {
+	return map[string]string{
+		"triggers":  "every trigger that the mode has is on",
+		"on_cancel": "a cancelled job takes no checkpoint; use `job cancel --after-checkpoint`",
+	}
+}
+
+// FileStop is how the workload is asked to end.
+type FileStop struct {
+	Signal string        `yaml:"signal" enum:"TERM|INT|HUP|USR1|USR2"`
+	Grace  time.Duration `yaml:"grace"`
+}
+
+// ParseFile reads a job file. The overrides of `--set` replace values by dotted
+// path: `title`, `job.env.BOARD`, `job.inputs.0.digest`. What is wrong is reported
+// in one error of kind Invalid, one line a fault, each with its place.
+func ParseFile(name string, data []byte, overrides map[string]string) (File, error) {
+	doc, err := strictyaml.Parse(name, data)
+	if err != nil {
+		return File{}, err
+	}
+	for _, k := range slices.Sorted(maps.Keys(overrides)) {
+		if err := doc.Override(k, overrides[k], "--set "+k); err != nil {
+			return File{}, err
+		}
+	}
+	f := File{AutoCommit: true}
+	problems := doc.Problems(&f)
+	if len(problems) == 0 {
+		for _, x := range f.faults(doc) {
+			problems = append(problems, doc.Problem(x.path, "%s", x.text))
+		}
+	}
+	if err := strictyaml.Fail(problems); err != nil {
+		return File{}, err
+	}
+	return f, nil
+}
+
+// faults checks the rules that types cannot say. Local inputs have no digest yet,
+// so they are checked with a stand-in.
+func (f File) faults(doc *strictyaml.Doc) []fault {
+	c := check{faults: f.RunSpec().faults()}
+	if f.Kind != Build {
+		if doc.Has("job") {
+			c.add("job", "a run of kind %s has no job", f.Kind)
+		}
+		return c.faults
+	}
+	if !doc.Has("job") {
+		c.add("job", "is missing; a build needs one")
+		return c.faults
+	}
+	j := f.Job
+	if want := harnessSandbox(f.Harness); j.Sandbox != "" && want != "" && j.Sandbox != want {
+		c.add("harness", "%q runs a job with sandbox %s; job.sandbox says %s", f.Harness, want, j.Sandbox)
+	}
+	if j.Interruption != nil && j.Resume.Interruption != nil {
+		c.add("job.resume.interruption", "is given as job.interruption too; one of them is needed")
+	}
+	c.zeros(f, doc)
+	s := f.spec()
+	for i, in := range j.Inputs {
+		if (in.From == "") == in.Digest.IsZero() {
+			c.add(fmt.Sprintf("job.inputs[%d]", i), "exactly one of from and digest is needed")
+		}
+		c.text(fmt.Sprintf("job.inputs[%d].from", i), in.From, MaxPath)
+		s.Inputs = append(s.Inputs, Input{Path: tidy(in.Path), Tree: in.Tree || in.From != "", Digest: forgeyard.Digest{1}})
+	}
+	for _, x := range s.faults() {
+		// The title, the model and the guidance are the run's and were checked there.
+		if x.path != "title" && x.path != "model" && x.path != "guidance" {
+			c.add(jobPath(x.path), "%s", x.text)
+		}
+	}
+	return c.faults
+}
+
+// zeros refuses a zero that is written out where the spec's zero takes the
+// default: who writes `run: 0s` means something else.
+func (c *check) zeros(f File, doc *strictyaml.Doc) {
+	for _, l := range strictyaml.Leaves(f) {
+		group, key := path.Split(strings.ReplaceAll(l.Key, ".", "/"))
+		switch group {
+		case "job/resources/", "job/timeouts/", "job/connectivity/", "job/resume/stop/", "job/resume/checkpoint/":
+			if doc.Has(l.Key) && (l.Value == "0" || l.Value == "0s") {
+				c.add(l.Key, "%s is no %s; leave the key out for the default", l.Value, key)
+			}
+		}
+	}
+}
+
+func jobPath(p string) string {
+	if p == "job" {
+		return p
+	}
+	return "job." + p
+}
+
+func harnessSandbox(harness string) Sandbox {
+	switch harness {
+	case HarnessSandbox:
+		return SandboxStrict
+	case HarnessProcess:
+		return SandboxProcess
+	}
+	return ""
+}
+
+// RunSpec is the run that the file asks for.
+func (f File) RunSpec() RunSpec {
+	return RunSpec{
+		Version: f.Version, Kind: f.Kind, Title: f.Title, Guidance: f.Guidance, Harness: f.Harness,
+		Model: f.Model, AutoCommit: f.AutoCommit, Inputs: f.Inputs,
+	}
+}
+
+// Spec is the job that the file asks for, complete with defaults. Each input that
+// comes from a local path must be among resolved, under the same path, with the
+// digest and size it was stored under; one that is given by digest may be, and then
+// brings its size. The error's kind is Invalid.
+func (f File) Spec(resolved []Input) (Spec, error) {
+	if f.Kind != Build {
+		return Spec{}, forgeyard.Errorf("spec", forgeyard.Invalid, "a run of kind %s has no job", f.Kind)
+	}
+	byPath := make(map[string]Input, len(resolved))
+	for _, in := range resolved {
+		byPath[in.Path] = in
+	}
+	s := f.spec()
+	var c check
+	for i, in := range f.Job.Inputs {
+		at := fmt.Sprintf("inputs[%d]", i)
+		r, ok := byPath[tidy(in.Path)]
+		delete(byPath, tidy(in.Path))
+		switch {
+		case !ok && in.Digest.IsZero():
+			c.add(at, "%q was not stored under a digest", in.From)
+			continue
+		case !ok:
+			r = Input{Path: tidy(in.Path), Tree: in.Tree, Digest: in.Digest}
+		case !in.Digest.IsZero() && (r.Digest != in.Digest || r.Tree != in.Tree):
+			c.add(at, "resolved to %s, the file says %s (tree: %v)", r.Digest.Short(), in.Digest.Short(), in.Tree)
+		}
+		s.Inputs = append(s.Inputs, r)
+	}
+	for _, p := range slices.Sorted(maps.Keys(byPath)) {
+		c.add("inputs", "%q was resolved and the file does not ask for it", p)
+	}
+	c.faults = append(c.faults, s.faults()...)
+	if err := explain("spec", c.faults); err != nil {
+		return Spec{}, err
+	}
+	return s, nil
+}
+
+// spec is everything but the inputs.
+func (f File) spec() Spec {
+	j := f.Job
+	s := Spec{
+		Version:      SpecVersion,
+		Title:        f.Title,
+		Model:        f.Model,
+		Guidance:     f.Guidance,
+		NoCommit:     !f.AutoCommit,
+		Env:          maps.Clone(j.Env),
+		Resources:    Resources{int64(j.Resources.CPU), int64(j.Resources.Memory), int64(j.Resources.Disk), j.Resources.Pids},
+		Timeouts:     Timeouts(j.Timeouts),
+		Sandbox:      j.Sandbox,
+		Network:      j.Network,
+		Requires:     Requires{j.Requires.OS, j.Requires.Arch, maps.Clone(j.Requires.Labels), slices.Clone(j.Requires.Toolchains)},
+		Connectivity: Connectivity(j.Connectivity),
+		Durability:   j.Durability,
+		Effects:      j.Effects,
+		Stop:         Stop(j.Resume.Stop),
+		Resume:       j.Resume.contract(),
+	}
+	if s.Sandbox == "" {
+		s.Sandbox = harnessSandbox(f.Harness)
+	}
+	for _, st := range j.Steps {
+		s.Steps = append(s.Steps, Step{Name: st.Name, Run: slices.Clone(st.Run), Sh: st.Sh, Dir: tidy(st.Dir), Env: maps.Clone(st.Env)})
+	}
+	for _, o := range j.Outputs {
+		s.Outputs = append(s.Outputs, OutputDecl{Path: tidy(o.Path), Optional: o.Optional})
+	}
+	for _, r := range j.Secrets {
+		s.Secrets = append(s.Secrets, SecretRef(r))
+	}
+	for _, d := range j.Devices {
+		set(&d.As, d.Kind)
+		s.Devices = append(s.Devices, DeviceRequest{Kind: d.Kind, Labels: maps.Clone(d.Labels), As: d.As})
+	}
+	s.interruption(j)
+	return s.Defaulted()
+}
+
+func (s *Spec) interruption(j FileJob) {
+	i := j.Interruption
+	if i == nil {
+		i = j.Resume.Interruption
+	}
+	if i == nil {
+		return
+	}
+	s.Interruption = Interruption{Tolerance: i.Tolerance, Budget: DefaultBudget, Retry: i.Retry}
+	if i.Tolerance == "" {
+		s.Interruption.Tolerance = ToleranceRestartable
+		if j.Resume.Mode == ResumeApplication {
+			s.Interruption.Tolerance = ToleranceCheckpointable
+		}
+	}
+	switch {
+	case i.Budget != nil:
+		s.Interruption.Budget = *i.Budget
+	case i.Tolerance == ToleranceNone:
+		s.Interruption.Budget = 0
+	}
+}
+
+func (r FileResume) contract() Resume {
+	c := r.Checkpoint
+	out := Resume{Mode: r.Mode, FormatName: r.Format.Name, FormatVersion: r.Format.Version, Checkpoint: CheckpointDecl{
+		ExitCode: c.ExitCode, RejectCode: c.RejectCode, Interval: c.Interval, Window: c.Window,
+		MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Signal: c.Signal,
+	}}
+	for _, f := range c.Files {
+		out.Checkpoint.Files = append(out.Checkpoint.Files, tidy(f))
+	}
+	return out
+}
+
+// tidy writes a path as the spec has it: `state/` and `./state` are `state`. A
+// path that leaves its root keeps its `..`, and is refused later.
+func tidy(p string) string {
+	if p == "" || strings.Contains(p, "..") {
+		return p
+	}
+	return path.Clean(p)
+}

@@ -1,0 +1,260 @@
+package job
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/cborx"
+)
+
+// Canonical is the one encoding of the spec. Its digest (cas.Sum) names the
+// spec: SpecID (RA-166, 07§228).
+func (s Spec) Canonical() []byte { return cborx.Marshal(s) }
+
+// DecodeSpec reads a spec from its canonical bytes and validates it. Bytes that
+// Canonical would not have written are refused, so that a spec has one name.
+func DecodeSpec(b []byte) (Spec, error) {
+	if len(b) > MaxSpecBytes {
+		return Spec{}, forgeyard.Errorf("spec", forgeyard.Limit, "%d bytes; at most %d are allowed", len(b), MaxSpecBytes)
+	}
+	var s Spec
+	if err := cborx.UnmarshalCanonical(b, &s); err != nil {
+		return Spec{}, forgeyard.E("spec", forgeyard.Invalid, err)
+	}
+	if err := s.Validate(); err != nil {
+		return Spec{}, err
+	}
+	return s, nil
+}
+
+// Validate says everything that is wrong with a complete spec, or nil: a spec in
+// the log has no zero that stands for a default (see Defaulted). The error's kind
+// is Invalid; keys are named as the job file names them.
+func (s Spec) Validate() error { return explain("spec", s.faults()) }
+
+func (s Spec) faults() []fault {
+	var c check
+	if s.Version != SpecVersion {
+		c.add("version", "%d is not a version of the spec; allowed: %d", s.Version, SpecVersion)
+	}
+	c.text("title", s.Title, MaxTitle)
+	c.text("model", s.Model, MaxValue)
+	c.text("guidance", s.Guidance, MaxGuidance)
+	c.steps(s.Steps)
+	c.inputs(s.Inputs)
+	c.outputs(s.Outputs)
+	c.env("env", s.Env)
+	c.secrets(s)
+	c.resources(s)
+	c.requires(s.Requires)
+	c.devices(s.Devices)
+	c.policies(s)
+	c.resume(s)
+	if len(c.faults) == 0 {
+		if n := len(s.Canonical()); n > MaxSpecBytes {
+			c.add("job", "the spec has %d bytes; at most %d are allowed: put large scripts into an input", n, MaxSpecBytes)
+		}
+	}
+	return c.faults
+}
+
+func (c *check) steps(steps []Step) {
+	if len(steps) == 0 {
+		c.add("steps", "at least one step is needed")
+	}
+	c.count("steps", len(steps), MaxSteps)
+	seen := map[string]bool{}
+	for i, s := range steps {
+		at := fmt.Sprintf("steps[%d]", i)
+		c.name(at+".name", s.Name)
+		c.unique(at+".name", s.Name, seen)
+		switch {
+		case (len(s.Run) > 0) == (s.Sh != ""):
+			c.add(at, "exactly one of run and sh is needed")
+		case len(s.Run) > 0 && s.Run[0] == "":
+			c.add(at+".run[0]", "the program's name is empty")
+		}
+		c.count(at+".run", len(s.Run), MaxArgv)
+		total := 0
+		for j, a := range s.Run {
+			c.text(fmt.Sprintf("%s.run[%d]", at, j), a, MaxStepBytes-1)
+			total += len(a)
+		}
+		if total > MaxStepBytes {
+			c.add(at+".run", "the arguments have %d bytes together; at most %d are allowed", total, MaxStepBytes)
+		}
+		c.text(at+".sh", s.Sh, MaxStepBytes-1)
+		if s.Dir != "" {
+			c.rooted(at+".dir", s.Dir)
+		}
+		c.env(at+".env", s.Env)
+	}
+}
+
+func (c *check) inputs(ins []Input) {
+	c.count("inputs", len(ins), MaxInputs)
+	seen := map[string]bool{}
+	for i, in := range ins {
+		at := fmt.Sprintf("inputs[%d]", i)
+		c.rooted(at+".path", in.Path)
+		c.unique(at+".path", in.Path, seen)
+		if in.Digest.IsZero() {
+			c.add(at+".digest", "is missing")
+		}
+		c.between(at+".size", in.Size, 0, MaxBytes)
+		if !in.Tree && (in.Path == "source" || in.Path == "build") {
+			c.add(at+".path", "%q is a directory; a single file needs a name below it", in.Path)
+		}
+		for j, other := range ins {
+			if i != j && strings.HasPrefix(in.Path, other.Path+"/") {
+				c.add(at+".path", "%q lies inside the input %q", in.Path, other.Path)
+			}
+		}
+	}
+}
+
+func (c *check) outputs(outs []OutputDecl) {
+	c.count("outputs", len(outs), MaxOutputs)
+	seen := map[string]bool{}
+	for i, o := range outs {
+		at := fmt.Sprintf("outputs[%d].path", i)
+		c.below(at, o.Path)
+		c.unique(at, o.Path, seen)
+	}
+}
+
+func (c *check) secrets(s Spec) {
+	c.count("secrets", len(s.Secrets), MaxSecrets)
+	seen := map[string]bool{}
+	for i, r := range s.Secrets {
+		at := fmt.Sprintf("secrets[%d]", i)
+		c.err(at+".name", pattern(r.Name, labelRule, "letters, digits and . _ / -"))
+		switch {
+		case (r.Env == "") == (r.File == ""):
+			c.add(at, "exactly one of env and file is needed")
+		case r.Env != "":
+			c.err(at+".env", CheckEnvName(r.Env))
+			c.unique(at+".env", r.Env, seen)
+			if _, ok := s.Env[r.Env]; ok {
+				c.add(at+".env", "%q is also in env", r.Env)
+			}
+		default:
+			c.err(at+".file", pattern(r.File, fileRule, "letters, digits and . _ -"))
+			c.unique(at+".file", "file "+r.File, seen)
+		}
+	}
+}
+
+func (c *check) resources(s Spec) {
+	c.between("resources.cpu", s.Resources.MilliCPU, 1, MaxMilliCPU)
+	c.between("resources.memory", s.Resources.Memory, MinMemory, MaxBytes)
+	c.between("resources.disk", s.Resources.Disk, MinDisk, MaxBytes)
+	c.between("resources.pids", s.Resources.Pids, 1, MaxPids)
+	c.span("timeouts.prepare", s.Timeouts.Prepare, MaxTimeout)
+	c.span("timeouts.run", s.Timeouts.Run, MaxTimeout)
+	c.span("timeouts.upload", s.Timeouts.Upload, MaxTimeout)
+}
+
+func (c *check) requires(r Requires) {
+	c.oneOf("requires.os", r.OS, "", "linux", "darwin", "windows")
+	c.oneOf("requires.arch", r.Arch, "", "amd64", "arm64")
+	c.labels("requires.labels", r.Labels)
+	c.count("requires.toolchains", len(r.Toolchains), MaxLabels)
+	seen := map[string]bool{}
+	for i, t := range r.Toolchains {
+		at := fmt.Sprintf("requires.toolchains[%d]", i)
+		c.name(at, t)
+		c.unique(at, t, seen)
+	}
+}
+
+func (c *check) devices(reqs []DeviceRequest) {
+	c.count("devices", len(reqs), MaxDevices)
+	seen := map[string]bool{}
+	for i, d := range reqs {
+		at := fmt.Sprintf("devices[%d]", i)
+		c.word(at+".kind", d.Kind)
+		c.labels(at+".labels", d.Labels)
+		c.word(at+".as", d.As)
+		// FORGEYARD_DEVICE_<AS> cannot tell - from _.
+		c.unique(at+".as", strings.ReplaceAll(d.As, "-", "_"), seen)
+	}
+}
+
+func (c *check) policies(s Spec) {
+	c.oneOf("sandbox", string(s.Sandbox), string(SandboxStrict), string(SandboxProcess))
+	c.oneOf("network", string(s.Network), string(NetworkNone), string(NetworkSite), string(NetworkHost))
+	c.oneOf("durability", string(s.Durability), string(Ephemeral), string(DurSite), string(DurCentral))
+	c.oneOf("effects", string(s.Effects), string(EffectsNone), string(EffectsProtected))
+	c.oneOf("connectivity.policy", string(s.Connectivity.Policy), string(Continuous), string(Grace), string(OfflineAuthorized))
+	switch s.Connectivity.Policy {
+	case Continuous:
+		if s.Connectivity.For != 0 {
+			c.add("connectivity.for", "%v; continuous has no length", s.Connectivity.For)
+		}
+	case Grace, OfflineAuthorized:
+		c.span("connectivity.for", s.Connectivity.For, MaxOffline)
+	}
+}
+
+// exitTempFail is EX_TEMPFAIL: "cannot run now" (FYCP/1 §6).
+const exitTempFail = 75
+
+func (c *check) resume(s Spec) {
+	r, i := s.Resume, s.Interruption
+	c.oneOf("resume.mode", string(r.Mode), string(ResumeNone), string(ResumeRestartStage), string(ResumeApplication))
+	c.oneOf("resume.stop.signal", s.Stop.Signal, "TERM", "INT", "HUP", "USR1", "USR2")
+	c.span("resume.stop.grace", s.Stop.Grace, MaxGrace)
+	c.oneOf("interruption.tolerance", i.Tolerance, ToleranceNone, ToleranceRestartable, ToleranceCheckpointable)
+	c.oneOf("interruption.retry", i.Retry, RetryResumeOrRestart, RetryResumeOnly, RetryNever)
+	c.between("interruption.budget", int64(i.Budget), 0, MaxBudget)
+	if r.FormatName != "" {
+		c.name("resume.format.name", r.FormatName)
+	}
+	c.between("resume.format.version", int64(r.FormatVersion), 0, 1<<31-1)
+	if r.Mode == ResumeApplication {
+		c.checkpoint(r.Checkpoint)
+		return
+	}
+	if !r.Checkpoint.isZero() {
+		c.add("resume.checkpoint", "is for mode application only; the mode is %s", r.Mode)
+	}
+	if i.Tolerance == ToleranceCheckpointable {
+		c.add("interruption.tolerance", "checkpointable needs resume.mode application; it is %s", r.Mode)
+	}
+	if i.Retry == RetryResumeOnly {
+		c.add("interruption.retry", "resume-only needs resume.mode application; it is %s", r.Mode)
+	}
+}
+
+func (c *check) checkpoint(d CheckpointDecl) {
+	at := "resume.checkpoint."
+	c.between(at+"exit_code", int64(d.ExitCode), 1, 255)
+	c.between(at+"restore_reject_code", int64(d.RejectCode), 1, 255)
+	if d.ExitCode == d.RejectCode {
+		c.add(at+"restore_reject_code", "%d is also the exit_code", d.RejectCode)
+	}
+	if d.ExitCode == exitTempFail || d.RejectCode == exitTempFail {
+		c.add(at+"exit_code", "%d means try again later (EX_TEMPFAIL); choose another", exitTempFail)
+	}
+	c.count(at+"files", len(d.Files), MaxOutputs)
+	seen := map[string]bool{}
+	for i, f := range d.Files {
+		p := fmt.Sprintf("%sfiles[%d]", at, i)
+		c.below(p, f)
+		c.unique(p, f, seen)
+	}
+	if d.Interval != 0 {
+		c.span(at+"interval", d.Interval, MaxTimeout)
+	}
+	c.span(at+"window", d.Window, MaxGrace)
+	c.between(at+"max_bytes", d.MaxBytes, 1, MaxBytes)
+	c.between(at+"keep", int64(d.Keep), 1, MaxKeep)
+	c.oneOf(at+"signal", d.Signal, "none", "USR1", "USR2", "HUP")
+}
+
+func (d CheckpointDecl) isZero() bool {
+	return d.ExitCode == 0 && d.RejectCode == 0 && len(d.Files) == 0 && d.Interval == 0 && d.Window == 0 &&
+		d.MaxBytes == 0 && d.Keep == 0 && d.Signal == ""
+}
