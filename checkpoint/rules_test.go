@@ -1,0 +1,234 @@
+package checkpoint_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job"
+)
+
+// Ids of the stories: any two that differ do.
+const (
+	jobA  = forgeyard.JobID("01J0000000000000000000000J")
+	jobB  = forgeyard.JobID("01J0000000000000000000001J")
+	attA  = forgeyard.AttemptID("01J0000000000000000000000A")
+	attB  = forgeyard.AttemptID("01J0000000000000000000001A")
+	nodeA = forgeyard.RunnerID("01J0000000000000000000000R")
+)
+
+func attempt(s string) forgeyard.AttemptID {
+	if s == "B" {
+		return attB
+	}
+	return attA
+}
+
+func declared() job.Resume {
+	return job.Resume{Mode: job.ResumeApplication, FormatName: "trainer", FormatVersion: 3,
+		Checkpoint: job.CheckpointDecl{Files: []string{"state/"}, MaxBytes: 1000, Keep: 2}}
+}
+
+func contract(t testing.TB, r job.Resume, site checkpoint.Limits) checkpoint.Contract {
+	c, err := checkpoint.NewContract(r, site)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// scan reads an optional argument.
+func scan[T any](t testing.TB, td *datadriven.TestData, key string, v T) T {
+	td.MaybeScanArgs(t, key, &v)
+	return v
+}
+
+func TestStories(t *testing.T) {
+	datadriven.Walk(t, "testdata/stories", func(t *testing.T, path string) {
+		s := &story{t: t, contract: contract(t, declared(), checkpoint.Limits{})}
+		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string {
+			switch td.Cmd {
+			case "check":
+				return s.check(td)
+			case "usable":
+				return s.usable(td)
+			case "select":
+				return s.choose(td)
+			case "keep":
+				stay, drop := checkpoint.Keep(s.history, s.contract.Keep)
+				return "stay " + names(stay) + "\ndrop " + names(drop)
+			default:
+				return s.change(td)
+			}
+		})
+	})
+}
+
+type story struct {
+	t        testing.TB
+	contract checkpoint.Contract
+	history  []checkpoint.Commit
+	names    map[forgeyard.Digest]string
+}
+
+// check: `check [epoch=] [attempt=] [seq=] [slot=] [last=] [mode=] [format=] [consistency=] [quiesced=] [effects=] [parent=]`
+// with lines `want PATH SIZE CONTENT` and `have KIND PATH SIZE CONTENT|- [LINKS]`.
+func (s *story) check(td *datadriven.TestData) string {
+	t := s.t
+	m := checkpoint.Marker{
+		V: scan(t, td, "v", 1), Attempt: attempt(scan(t, td, "attempt", "A")), Epoch: uint64(scan(t, td, "epoch", 2)), Seq: scan(t, td, "seq", 5),
+		Mode: job.ResumeMode(scan(t, td, "mode", "application")), Consistency: checkpoint.Consistency(scan(t, td, "consistency", "application")),
+		Quiesced: scan(t, td, "quiesced", true), Format: checkpoint.Format{Name: scan(t, td, "format", "trainer"), Version: 3},
+		ParentSeq: scan(t, td, "parent", 0),
+	}
+	if e := scan(t, td, "effects", ""); e != "" {
+		m.EffectsOpen = []string{e}
+	}
+	var have []checkpoint.Entry
+	for line := range strings.Lines(td.Input) {
+		f := strings.Fields(line)
+		switch f[0] {
+		case "want":
+			m.Files = append(m.Files, checkpoint.File{Path: f[1], Size: num(f[2]), BLAKE3: cas.Sum([]byte(f[3])), Mode: 0o644})
+		case "have":
+			e := checkpoint.Entry{Path: f[2], Kind: kinds[f[1]], Size: num(f[3]), Links: 1}
+			if f[4] != "-" {
+				e.BLAKE3 = cas.Sum([]byte(f[4]))
+			}
+			if len(f) > 5 {
+				e.Links = uint64(num(f[5]))
+			}
+			have = append(have, e)
+		}
+	}
+	cur := checkpoint.Current{Attempt: attempt(scan(t, td, "current", "A")), Epoch: uint64(scan(t, td, "current-epoch", 2)), LastSeq: scan(t, td, "last", 4)}
+	f := checkpoint.CheckMarker(m, scan(t, td, "slot", m.Seq), cur, s.contract, have)
+	return f.String() + "\nanswer " + string(f.Status())
+}
+
+var kinds = map[string]checkpoint.EntryKind{"file": checkpoint.Regular, "dir": checkpoint.Directory, "link": checkpoint.Link, "pipe": checkpoint.Irregular}
+
+func num(s string) (n int64) { fmt.Sscan(s, &n); return n }
+
+func (s *story) manifest(td *datadriven.TestData) checkpoint.Manifest {
+	t := s.t
+	return checkpoint.Manifest{
+		Version: uint16(scan(t, td, "version", 1)), Job: jobA, Attempt: attempt(scan(t, td, "attempt", "A")), Epoch: 1, Seq: 1,
+		Spec: cas.Sum([]byte(scan(t, td, "spec", "spec"))), Contract: s.contract.ID, OS: scan(t, td, "os", "linux"), Arch: scan(t, td, "arch", "amd64"),
+		Payload: cas.Sum([]byte("p")), Bytes: int64(scan(t, td, "bytes", 10)), Files: 1, Marker: cas.Sum([]byte("m")),
+		Consistency: checkpoint.Consistency(scan(t, td, "consistency", "application")), Format: checkpoint.Format{Name: "trainer", Version: scan(t, td, "format", 3)},
+		Sensitivity: checkpoint.Sensitivity(scan(t, td, "sensitivity", "internal")), Runner: nodeA,
+	}
+}
+
+// usable: `usable [of=contract-change|job|none|parent] [field=value…]`.
+func (s *story) usable(td *datadriven.TestData) string {
+	m := s.manifest(td)
+	target := checkpoint.Target{Job: jobA, Attempt: attA, Spec: cas.Sum([]byte("spec")), Contract: s.contract, OS: "linux", Arch: "amd64"}
+	switch scan(s.t, td, "of", "") {
+	case "contract-change":
+		r := declared()
+		r.Checkpoint.Interval = time.Hour
+		target.Contract = contract(s.t, r, checkpoint.Limits{})
+	case "site-limit-change":
+		target.Contract = contract(s.t, declared(), checkpoint.Limits{MaxKeep: 1, MaxBytes: 500})
+	case "job":
+		target.Job = jobB
+	case "nobody":
+		target.OS = ""
+	case "parent":
+		m.Parent = cas.Sum([]byte("older"))
+	case "restart-stage":
+		id := target.Contract.ID
+		target.Contract = contract(s.t, job.Resume{Mode: job.ResumeRestartStage}, checkpoint.Limits{})
+		target.Contract.ID = id
+	}
+	return checkpoint.Usable(m, target).String()
+}
+
+func (s *story) name(id string) forgeyard.Digest {
+	d := cas.Sum([]byte(id))
+	if s.names == nil {
+		s.names = map[forgeyard.Digest]string{}
+	}
+	s.names[d] = id
+	return d
+}
+
+func names(cs []checkpoint.Commit) string {
+	var out []string
+	for _, c := range cs {
+		out = append(out, fmt.Sprintf("%d.%d", c.Epoch, c.Seq))
+	}
+	if out == nil {
+		return "-"
+	}
+	return strings.Join(out, " ")
+}
+
+// change: commands on the history; `of=EPOCH.SEQ` names a commit.
+func (s *story) change(td *datadriven.TestData) string {
+	t := s.t
+	of := scan(t, td, "of", "")
+	why := scan(t, td, "why", "")
+	var err error
+	note := "ok"
+	before := fmt.Sprint(s.history)
+	old := s.history
+	switch td.Cmd {
+	case "commit":
+		e, q := scan(t, td, "epoch", 1), scan(t, td, "seq", 1)
+		m := scan(t, td, "manifest", fmt.Sprintf("%d.%d", e, q))
+		s.history, err = checkpoint.Record(s.history, checkpoint.Commit{
+			Seq: q, Epoch: uint64(e), Attempt: attempt(scan(t, td, "attempt", "A")), Manifest: s.name(m), Payload: cas.Sum([]byte("p" + m)), Marker: cas.Sum([]byte("m")),
+			Consistency: checkpoint.Consistency(scan(t, td, "consistency", "application")), Replicas: []forgeyard.RunnerID{nodeA},
+		})
+		note = fmt.Sprintf("ok, %d in the history", len(s.history))
+	case "resume-failed":
+		var q bool
+		s.history, q, err = checkpoint.ResumeFailed(s.history, s.name(of), s.contract, td.HasArg("rejected"))
+		if q {
+			note = "quarantined"
+		}
+	case "resumed-well":
+		s.history, err = checkpoint.ResumedWell(s.history, s.name(of))
+	case "quarantine":
+		s.history, err = checkpoint.Quarantine(s.history, s.name(of), why)
+	case "revoke":
+		s.history, err = checkpoint.Revoke(s.history, s.name(of), why)
+	case "revoke-epoch":
+		s.history = checkpoint.RevokeEpoch(s.history, uint64(scan(t, td, "epoch", 1)), why)
+	default:
+		t.Fatalf("unknown command %s", td.Cmd)
+	}
+	if fmt.Sprint(old) != before {
+		t.Fatalf("%s changed the slice it was given", td.Cmd)
+	}
+	if err != nil {
+		return fmt.Sprintf("%s: %v", forgeyard.KindOf(err), err)
+	}
+	return note
+}
+
+// choose: `select [exclude=EPOCH.SEQ]`.
+func (s *story) choose(td *datadriven.TestData) string {
+	var exclude []forgeyard.Digest
+	if x := scan(s.t, td, "exclude", ""); x != "" {
+		exclude = append(exclude, s.name(x))
+	}
+	best, ok, skipped := checkpoint.Select(s.history, exclude...)
+	out := "none: start from nothing"
+	if ok {
+		out = fmt.Sprintf("resume from epoch %d seq %d", best.Epoch, best.Seq)
+	}
+	for _, k := range skipped {
+		out += fmt.Sprintf("\nnot %d.%d: %s", k.Commit.Epoch, k.Commit.Seq, k.Finding)
+	}
+	return out
+}
