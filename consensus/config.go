@@ -1,0 +1,211 @@
+package consensus
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+)
+
+// Entry is one committed command.
+type Entry struct {
+	Index uint64
+	Term  uint64
+	Data  []byte // the state machine may keep it; nobody changes it
+	// Live is false while the node replays or catches up with what was, or may
+	// have been, committed before this process opened the group.
+	Live bool
+}
+
+// Snapshot is an immutable state that was captured; WriteTo runs on another
+// goroutine than Apply and may run late or never.
+type Snapshot interface{ io.WriterTo }
+
+// StateMachine is the state that the log builds. One goroutine at a time calls
+// it. It is given to Open in the state before the first entry.
+type StateMachine interface {
+	// Apply must be deterministic. Its value goes to the proposer, if local.
+	Apply(e Entry) any
+	// Snapshot captures the current state; it must be cheap, Apply waits for it.
+	Snapshot() (Snapshot, error)
+	// Restore replaces the whole state by what WriteTo wrote. index is that of
+	// the last entry in it; 0 is the state before the first entry.
+	Restore(r io.Reader, index uint64) error
+	// Hash names the current state: equal on two nodes that applied the same
+	// index. It is called about once a minute and at each snapshot, and Apply
+	// waits for it.
+	Hash() [32]byte
+}
+
+// Timings are durations; zero means the default. A site with slow links or
+// disks raises all of the first four together.
+type Timings struct {
+	// Heartbeat is how long a follower waits without the leader before it
+	// stands for election. Default 500ms. Too low: elections while a disk syncs.
+	Heartbeat time.Duration
+	// Election is how long a candidate waits for votes; at least Heartbeat.
+	// Default: Heartbeat.
+	Election time.Duration
+	// Lease is how long a leader goes on without hearing a majority; at most
+	// Heartbeat. Default: half of Heartbeat.
+	Lease time.Duration
+	// Commit is how long an idle leader waits before it tells followers the
+	// commit index. Default 50ms.
+	Commit time.Duration
+	// RPC bounds one exchange with a peer. Default 3s.
+	RPC time.Duration
+	// Write bounds one write of the log store (decision 26e). Default 5s. Too
+	// low: a slow disk looks like a hung one and the node steps down.
+	Write time.Duration
+	// Confirm bounds the wait for a majority's terms before the fallback.
+	// Default: Heartbeat.
+	Confirm time.Duration
+	// Transfer bounds a leadership transfer (decision 26b). Default: four
+	// elections, at least 1s.
+	Transfer time.Duration
+	// Hash is the time between state hash checks (decision 26g). Default 1m.
+	Hash time.Duration
+	// Retry is the wait between attempts to reopen after a fault. Default 1s.
+	Retry time.Duration
+	// Snapshot is how often the log's length is looked at. Default 2m.
+	Snapshot time.Duration
+}
+
+func (t Timings) withDefaults() Timings {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&t.Heartbeat, 500*time.Millisecond)
+	def(&t.Election, t.Heartbeat)
+	def(&t.Lease, t.Heartbeat/2)
+	def(&t.Commit, 50*time.Millisecond)
+	def(&t.RPC, 3*time.Second)
+	def(&t.Write, 5*time.Second)
+	def(&t.Confirm, t.Heartbeat)
+	def(&t.Transfer, max(4*t.Election, time.Second))
+	def(&t.Hash, time.Minute)
+	def(&t.Retry, time.Second)
+	def(&t.Snapshot, 2*time.Minute)
+	return t
+}
+
+// Config is what a Group is made of.
+type Config struct {
+	// Dir holds raft.db and snapshots/; made if absent. One process at a time.
+	Dir string
+	// LocalID names this node in the group for ever.
+	LocalID string
+	// LocalAddr is where peers dial this node; the mesh's peer id.
+	LocalAddr string
+	// Layer carries Raft's streams. The group closes it.
+	Layer raft.StreamLayer
+	// FSM is the state; see StateMachine.
+	FSM StateMachine
+	// Clock defaults to the system's.
+	Clock clock.Clock
+	// Log defaults to nowhere.
+	Log *slog.Logger
+	// Timings may be zero.
+	Timings Timings
+	// SnapshotAfter is the number of log entries since the last snapshot that
+	// calls for one. Default 8192.
+	SnapshotAfter uint64
+	// TrailingLogs stay in the log behind a snapshot, for followers that lag.
+	// Default 10240; zero cannot be asked for.
+	TrailingLogs uint64
+	// RetainSnapshots is how many snapshots stay on disk. Default 2.
+	RetainSnapshots int
+	// TermOf asks the node at addr for its Group.Term over the mesh. Nil: each
+	// Confirm costs a log entry.
+	TermOf func(ctx context.Context, addr string) (term uint64, err error)
+	// HashOf asks the node at addr for its Group.HashAt. Nil: a leader that
+	// differs from its followers is believed.
+	HashOf func(ctx context.Context, addr string, index uint64) ([32]byte, error)
+	// OnEvent is called from one goroutine; while it blocks, events queue and
+	// the oldest are dropped. It may not call Close.
+	OnEvent func(Event)
+
+	// What tests replace.
+	off           guardsOff
+	openStore     func(path string) (diskStore, error)
+	openTransport func(*instance) (innerTransport, error)
+}
+
+// guardsOff switches guards of decision 26 off, so that a test can show the
+// fault that each one holds back. Nothing but tests sets it.
+type guardsOff struct {
+	heartbeats bool // (a)
+	transfer   bool // (b)
+	loop       bool // (c)
+	deadline   bool // (e)
+	hash       bool // (g)
+	tail       bool // reopening after a failed write
+}
+
+func (c *Config) prepare() error {
+	switch {
+	case c.Dir == "":
+		return forgeyard.Errorf("open consensus", forgeyard.Invalid, "no directory given")
+	case c.LocalID == "" || c.LocalAddr == "":
+		return forgeyard.Errorf("open consensus", forgeyard.Invalid, "local id %q and address %q must both be set", c.LocalID, c.LocalAddr)
+	case c.FSM == nil:
+		return forgeyard.Errorf("open consensus", forgeyard.Invalid, "no state machine given")
+	case c.Layer == nil && c.openTransport == nil:
+		return forgeyard.Errorf("open consensus", forgeyard.Invalid, "no stream layer given")
+	}
+	if c.openStore == nil {
+		c.openStore = openBolt
+	}
+	if c.openTransport == nil {
+		c.openTransport = openNetwork
+	}
+	c.Timings = c.Timings.withDefaults()
+	if c.Clock == nil {
+		c.Clock = clock.System()
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.SnapshotAfter == 0 {
+		c.SnapshotAfter = 8192
+	}
+	if c.TrailingLogs == 0 {
+		c.TrailingLogs = 10240
+	}
+	if c.RetainSnapshots == 0 {
+		c.RetainSnapshots = 2
+	}
+	if err := raft.ValidateConfig(c.raftConfig(nil)); err != nil {
+		return forgeyard.E("open consensus", forgeyard.Invalid, err)
+	}
+	return nil
+}
+
+func (c *Config) raftConfig(notify chan<- bool) *raft.Config {
+	r := raft.DefaultConfig()
+	r.LocalID = raft.ServerID(c.LocalID)
+	r.HeartbeatTimeout = c.Timings.Heartbeat
+	r.ElectionTimeout = c.Timings.Election
+	r.LeaderLeaseTimeout = c.Timings.Lease
+	r.CommitTimeout = c.Timings.Commit
+	r.MaxAppendEntries = maxAppendEntries
+	// A buffered apply channel would lose proposals without an answer when
+	// raft stops, and the unbuffered one already groups whoever waits.
+	r.BatchApplyCh = false
+	// A removed node stays up as a follower: its owner decides what comes next.
+	r.ShutdownOnRemove = false
+	r.TrailingLogs = c.TrailingLogs
+	r.SnapshotThreshold = c.SnapshotAfter
+	r.SnapshotInterval = c.Timings.Snapshot
+	r.NotifyCh = notify
+	r.NoLegacyTelemetry = true
+	r.Logger = newHCLog(c.Log)
+	return r
+}

@@ -1,0 +1,151 @@
+package consensus
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// sharedLayer lends the one stream layer to one raft instance after another.
+// raft's transport closes its layer when it stops and forgets the connections
+// that it pooled; here the lent layer closes those, and the real one stays.
+type sharedLayer struct {
+	inner raft.StreamLayer
+	quit  chan struct{}
+	done  chan struct{}
+
+	mu      sync.Mutex
+	current *lentLayer
+}
+
+func newSharedLayer(inner raft.StreamLayer) *sharedLayer {
+	s := &sharedLayer{inner: inner, quit: make(chan struct{}), done: make(chan struct{})}
+	go s.accept()
+	return s
+}
+
+func (s *sharedLayer) accept() {
+	defer close(s.done)
+	const least, most = 5 * time.Millisecond, time.Second
+	wait := least
+	for {
+		conn, err := s.inner.Accept()
+		if err != nil {
+			select {
+			case <-s.quit:
+				return
+			case <-time.After(wait):
+				wait = min(2*wait, most)
+				continue
+			}
+		}
+		wait = least
+		s.mu.Lock()
+		to := s.current
+		s.mu.Unlock()
+		if to == nil || !to.deliver(conn) {
+			conn.Close() // nobody is at home: the peer tries again
+		}
+	}
+}
+
+func (s *sharedLayer) lend() *lentLayer {
+	l := &lentLayer{owner: s, in: make(chan net.Conn), quit: make(chan struct{}), open: map[*trackedConn]struct{}{}}
+	s.mu.Lock()
+	s.current = l
+	s.mu.Unlock()
+	return l
+}
+
+func (s *sharedLayer) close() error {
+	close(s.quit)
+	err := s.inner.Close()
+	<-s.done
+	return err
+}
+
+type lentLayer struct {
+	owner *sharedLayer
+	in    chan net.Conn
+	quit  chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+	open   map[*trackedConn]struct{}
+}
+
+type trackedConn struct {
+	net.Conn
+	of *lentLayer
+}
+
+func (c *trackedConn) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (l *lentLayer) track(conn net.Conn) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	c := &trackedConn{Conn: conn, of: l}
+	l.open[c] = struct{}{}
+	return c, nil
+}
+
+func (l *lentLayer) deliver(conn net.Conn) bool {
+	select {
+	case l.in <- conn:
+		return true
+	case <-l.quit:
+		return false
+	}
+}
+
+func (l *lentLayer) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.in:
+		return l.track(conn)
+	case <-l.quit:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *lentLayer) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	select {
+	case <-l.quit:
+		return nil, net.ErrClosed
+	default:
+	}
+	conn, err := l.owner.inner.Dial(addr, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return l.track(conn)
+}
+
+func (l *lentLayer) Addr() net.Addr { return l.owner.inner.Addr() }
+
+func (l *lentLayer) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	close(l.quit)
+	open := l.open
+	l.open = map[*trackedConn]struct{}{}
+	l.mu.Unlock()
+	for c := range open {
+		c.Conn.Close()
+	}
+	return nil
+}

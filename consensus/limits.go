@@ -1,0 +1,46 @@
+package consensus
+
+import "time"
+
+const (
+	// MaxCommand bounds one command. Bulk never passes through Raft: a larger
+	// command would hold up heartbeats and leases behind it on a thin link.
+	MaxCommand = 1 << 20
+
+	// maxAppendEntries bounds one append message and one group commit. 256
+	// commands of the usual few hundred bytes are far below a second on a
+	// 1 Mbit/s link.
+	maxAppendEntries = 256
+
+	// logCacheEntries keeps the newest entries in memory, so that followers
+	// which keep up cost no disk reads.
+	logCacheEntries = 1024
+
+	// deleteChunk bounds the entries removed in one transaction: a compaction
+	// of a large log must not hold the store's write lock past the deadline.
+	deleteChunk = 1024
+
+	// probeBytes must fit before a node returns from a full disk; less would
+	// let it come back only to fill up at the next election.
+	probeBytes = 1 << 20
+
+	// maxMarks bounds the remembered state hashes. A check follows its mark at
+	// once; eight outlast several leaders that die between the two.
+	maxMarks = 8
+
+	// loopInstalls is how often the same snapshot may be installed with no
+	// entry stored in between before it is called a loop. Two happen when a
+	// reply is lost.
+	loopInstalls = 3
+
+	// maxEvents bounds the queue towards OnEvent; the oldest go first.
+	maxEvents = 256
+
+	// maxMarker bounds the rebuild marker file.
+	maxMarker = 4096
+
+	// connections kept per peer: one for heartbeats, one pipeline, one spare.
+	maxPool = 3
+
+	boltTimeout = time.Second // to get the lock of a database that nobody holds
+)

@@ -1,0 +1,267 @@
+package consensus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/invariant"
+)
+
+// machine is raft's FSM: it keeps internal entries away from the state
+// machine, and keeps the state machine over restarts of raft in this process.
+// A restarted raft replays from its snapshot; what is applied already is
+// skipped, so readers never see the state go back.
+type machine struct {
+	fsm   StateMachine
+	own   nonce
+	off   guardsOff
+	blank []byte // a snapshot of the state before the first entry
+
+	onDiverged func(index uint64)
+	onChecked  func(index uint64)
+	marked     chan stateHeader // our own marks, towards the check; capacity 1
+
+	applied     atomic.Uint64            // the last index whose effect is in fsm
+	floor       atomic.Pointer[position] // see liveAfter; nil: nothing is live yet
+	quarantined atomic.Bool
+
+	// seen is the last index that the current raft instance has passed through
+	// here. Below applied it is replaying. Owned by the applying goroutine.
+	seen uint64
+
+	mu      sync.Mutex
+	changed chan struct{} // made when somebody asks, closed at the next apply
+	marks   []stateHeader // the newest maxMarks, by index
+}
+
+var _ raft.BatchingFSM = (*machine)(nil)
+
+func newMachine(fsm StateMachine, own nonce, off guardsOff) (*machine, error) {
+	snap, err := fsm.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	var blank bytes.Buffer
+	if _, err := snap.WriteTo(&blank); err != nil {
+		return nil, err
+	}
+	m := &machine{fsm: fsm, own: own, off: off, blank: blank.Bytes(), marked: make(chan stateHeader, 1)}
+	return m, nil
+}
+
+// reset returns to the state before the first entry. No raft may be running.
+func (m *machine) reset() error {
+	m.applied.Store(0)
+	m.forgetMarks()
+	return m.fsm.Restore(bytes.NewReader(m.blank), 0)
+}
+
+// liveAfter says that at some time since this process opened the group the
+// leader of p.Term had committed up to p.Index, as far as it knew. It knows
+// exactly once it has committed in its own term; until then, what it committed
+// of older terms is not known to be new. So an entry is live if it is above
+// p.Index and not of an older term. The first word stands.
+func (m *machine) liveAfter(p position) { m.floor.CompareAndSwap(nil, &p) }
+
+func (m *machine) live(l *raft.Log) bool {
+	f := m.floor.Load()
+	return f != nil && l.Index > f.Index && l.Term >= f.Term
+}
+
+// Apply implements raft.FSM; raft calls ApplyBatch instead.
+func (m *machine) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
+
+// ApplyBatch implements raft.BatchingFSM.
+func (m *machine) ApplyBatch(logs []*raft.Log) []any {
+	values := make([]any, len(logs))
+	for i, l := range logs {
+		m.seen = l.Index
+		if l.Index <= m.applied.Load() {
+			continue // replayed; the state machine has it
+		}
+		if l.Type == raft.LogCommand {
+			values[i] = m.applyOne(l)
+		}
+		m.applied.Store(l.Index)
+	}
+	m.announce()
+	return values
+}
+
+// applyOne crashes on an entry that it cannot read: to skip what the others
+// apply would make this node differ from them for good.
+func (m *machine) applyOne(l *raft.Log) any {
+	f, err := decodeFrame(l.Data)
+	invariant.NoError(err, "a committed log entry can be read")
+	switch f.kind {
+	case frameCommand:
+		return m.fsm.Apply(Entry{Index: l.Index, Term: l.Term, Data: f.data, Live: m.live(l)})
+	case frameBegin:
+		at := position{Term: l.Term, Index: l.Index}
+		if f.from == m.own {
+			m.liveAfter(at)
+		}
+		return at
+	case frameMark:
+		m.mark(stateHeader{index: l.Index, hash: m.fsm.Hash()}, f.from == m.own)
+	case frameCheck:
+		m.check(f)
+	}
+	return nil
+}
+
+func (m *machine) mark(h stateHeader, ours bool) {
+	m.mu.Lock()
+	if len(m.marks) >= maxMarks {
+		m.marks = m.marks[1:]
+	}
+	m.marks = append(m.marks, h)
+	m.mu.Unlock()
+	if ours {
+		select {
+		case m.marked <- h:
+		default:
+		}
+	}
+}
+
+func (m *machine) check(f frame) {
+	mine, ok := m.markAt(f.index)
+	if !ok || m.off.hash {
+		return // restored from a snapshot since the mark, whose own hash was checked
+	}
+	if mine == f.hash {
+		m.onChecked(f.index)
+		return
+	}
+	m.quarantined.Store(true)
+	m.onDiverged(f.index)
+}
+
+func (m *machine) markAt(index uint64) ([32]byte, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, h := range m.marks {
+		if h.index == index {
+			return h.hash, true
+		}
+	}
+	return [32]byte{}, false
+}
+
+func (m *machine) forgetMarks() {
+	m.mu.Lock()
+	m.marks = nil
+	m.mu.Unlock()
+}
+
+// Changed is closed at the next apply or restore.
+func (m *machine) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.changed == nil {
+		m.changed = make(chan struct{})
+	}
+	return m.changed
+}
+
+func (m *machine) announce() {
+	m.mu.Lock()
+	if m.changed != nil {
+		close(m.changed)
+		m.changed = nil
+	}
+	m.mu.Unlock()
+}
+
+func (m *machine) wait(ctx context.Context, index uint64, quit <-chan struct{}) error {
+	for {
+		changed := m.Changed()
+		if m.quarantined.Load() {
+			return forgeyard.E("read", forgeyard.Unavailable, errQuarantined)
+		}
+		if m.applied.Load() >= index {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return waitError("wait for index", ctx)
+		case <-quit:
+			return forgeyard.E("wait for index", forgeyard.Unavailable, errClosed)
+		}
+	}
+}
+
+// Snapshot implements raft.FSM.
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	at := m.applied.Load()
+	if m.seen < at {
+		// raft would file the newer state under the older index.
+		return nil, forgeyard.Errorf("snapshot", forgeyard.Unavailable, "the log is being replayed at %d of %d", m.seen, at)
+	}
+	if m.quarantined.Load() {
+		return nil, forgeyard.E("snapshot", forgeyard.Unavailable, errQuarantined)
+	}
+	state, err := m.fsm.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	return &capturedState{stateHeader{index: at, hash: m.fsm.Hash()}, state}, nil
+}
+
+type capturedState struct {
+	header stateHeader
+	state  Snapshot
+}
+
+// Persist implements raft.FSMSnapshot.
+func (c *capturedState) Persist(sink raft.SnapshotSink) error {
+	_, err := sink.Write(c.header.encode())
+	if err == nil {
+		_, err = c.state.WriteTo(sink)
+	}
+	if err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	return sink.Close()
+}
+
+// Release implements raft.FSMSnapshot.
+func (c *capturedState) Release() {}
+
+// Restore implements raft.FSM.
+func (m *machine) Restore(r io.ReadCloser) error {
+	head := make([]byte, snapshotHeader)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return forgeyard.E("snapshot", forgeyard.Corrupt, err)
+	}
+	h, err := decodeStateHeader(head)
+	if err != nil {
+		return err
+	}
+	m.seen = h.index
+	if h.index <= m.applied.Load() {
+		return nil // an older one, at a restart inside the process
+	}
+	err = m.fsm.Restore(r, h.index)
+	if got := [32]byte{}; err == nil {
+		if got = m.fsm.Hash(); got != h.hash && !m.off.hash {
+			err = forgeyard.Errorf("snapshot", forgeyard.Corrupt, "state hash %x after restore is not %x, which the snapshot names", got[:6], h.hash[:6])
+		}
+	}
+	if err != nil {
+		return errors.Join(err, m.reset())
+	}
+	m.forgetMarks()
+	m.applied.Store(h.index)
+	m.announce()
+	return nil
+}

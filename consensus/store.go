@@ -1,0 +1,215 @@
+package consensus
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+)
+
+// diskStore is what keeps the log, the term and the vote.
+type diskStore interface {
+	raft.LogStore
+	raft.StableStore
+	io.Closer
+}
+
+// openBolt opens the database. NoFreelistSync spares a large write per commit;
+// the list is rebuilt at open (decision 25).
+func openBolt(path string) (diskStore, error) {
+	return raftboltdb.New(raftboltdb.Options{
+		Path:        path,
+		BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, Timeout: boltTimeout},
+	})
+}
+
+var (
+	keyCurrentTerm = []byte("CurrentTerm") // raft's own key
+	keyProbe       = []byte("fy-space-probe")
+)
+
+// guardedStore stands between raft and the disk.
+//
+// A failed or hung write condemns it: every later write fails with the same
+// error, and the group closes it and opens a new one. raft itself would go on
+// with a picture in memory that the disk may not share (it says so in a TODO
+// after its own truncation), and an entry that did reach the disk could later
+// stand behind a newer one and spoil an election.
+type guardedStore struct {
+	disk     diskStore
+	clock    clock.Clock
+	deadline time.Duration
+	off      guardsOff
+	broken   func(error)    // told once, on the first failure
+	term     *atomic.Uint64 // the durable term, for Group.Term
+	stored   atomic.Uint64  // counts successful StoreLogs
+
+	writes sync.WaitGroup // under way, also those that were given up
+	mu     sync.Mutex
+	failed error
+}
+
+func newGuardedStore(disk diskStore, cfg *Config, term *atomic.Uint64, broken func(error)) (*guardedStore, error) {
+	s := &guardedStore{disk: disk, clock: cfg.Clock, deadline: cfg.Timings.Write, off: cfg.off, term: term, broken: broken}
+	t, err := s.GetUint64(keyCurrentTerm)
+	if err != nil && !notFound(err) {
+		return nil, err
+	}
+	s.term.Store(t)
+	return s, nil
+}
+
+// raft itself tells "not found" by the text.
+func notFound(err error) bool {
+	return errors.Is(err, raftboltdb.ErrKeyNotFound) || err != nil && err.Error() == "not found"
+}
+
+// write runs f on its own goroutine, so that a hung disk holds up nobody but
+// itself, and gives up after the deadline (decision 26e).
+func (s *guardedStore) write(f func() error) error {
+	s.mu.Lock()
+	if s.failed != nil {
+		defer s.mu.Unlock()
+		return s.failed
+	}
+	s.writes.Add(1)
+	s.mu.Unlock()
+	if s.off.deadline {
+		defer s.writes.Done()
+		return s.judge(f())
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer s.writes.Done()
+		done <- f()
+	}()
+	select {
+	case err := <-done:
+		return s.judge(err)
+	case <-s.clock.After(s.deadline):
+		return s.judge(errWriteHung)
+	}
+}
+
+func (s *guardedStore) judge(err error) error {
+	if err == nil || s.off.tail {
+		return err
+	}
+	s.mu.Lock()
+	first := s.failed == nil
+	if first {
+		s.failed = err
+	}
+	s.mu.Unlock()
+	if first {
+		s.broken(err)
+	}
+	return err
+}
+
+func (s *guardedStore) FirstIndex() (uint64, error)        { return s.disk.FirstIndex() }
+func (s *guardedStore) LastIndex() (uint64, error)         { return s.disk.LastIndex() }
+func (s *guardedStore) GetLog(i uint64, l *raft.Log) error { return s.disk.GetLog(i, l) }
+func (s *guardedStore) StoreLog(l *raft.Log) error         { return s.StoreLogs([]*raft.Log{l}) }
+func (s *guardedStore) Get(k []byte) ([]byte, error)       { return s.disk.Get(k) }
+func (s *guardedStore) GetUint64(k []byte) (uint64, error) { return s.disk.GetUint64(k) }
+func (s *guardedStore) Set(k, v []byte) error {
+	return s.write(func() error { return s.disk.Set(k, v) })
+}
+
+func (s *guardedStore) StoreLogs(logs []*raft.Log) error {
+	err := s.write(func() error { return s.disk.StoreLogs(logs) })
+	if err == nil {
+		s.stored.Add(1)
+	}
+	return err
+}
+
+// DeleteRange works in pieces, so that entries can be stored in between. A
+// compaction goes upwards and a truncation downwards: a crash half-way leaves
+// a log without a hole.
+func (s *guardedStore) DeleteRange(lo, hi uint64) error {
+	first, err := s.disk.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := s.disk.LastIndex()
+	if err != nil {
+		return err
+	}
+	lo, hi = max(lo, first, 1), min(hi, last)
+	for lo <= hi {
+		from, to := lo, min(hi, lo+deleteChunk-1)
+		if hi >= last {
+			from, to = max(lo, hi-min(hi, deleteChunk-1)), hi
+		}
+		if err := s.write(func() error { return s.disk.DeleteRange(from, to) }); err != nil {
+			return err
+		}
+		if hi >= last {
+			hi = from - 1
+		} else {
+			lo = to + 1
+		}
+	}
+	return nil
+}
+
+// SetUint64 saves terms. raft panics if it cannot save one, which would end
+// the process on a full disk; here the failure ends only raft's main goroutine
+// (its deferred answers say no), and the group then stops the rest of it.
+func (s *guardedStore) SetUint64(k []byte, v uint64) error {
+	isTerm := bytes.Equal(k, keyCurrentTerm)
+	if isTerm && v == s.term.Load() {
+		return nil // raft repeats it at each start; a full disk must not stop that
+	}
+	err := s.write(func() error { return s.disk.SetUint64(k, v) })
+	if err != nil && isTerm && !s.off.tail {
+		runtime.Goexit()
+	}
+	if err == nil && isTerm {
+		s.term.Store(v)
+	}
+	return err
+}
+
+// probe fails unless there is room to work.
+func (s *guardedStore) probe() error {
+	if err := s.Set(keyProbe, make([]byte, probeBytes)); err != nil {
+		return err
+	}
+	return s.Set(keyProbe, []byte{1})
+}
+
+// lastEntry is where the log ends.
+func (s *guardedStore) lastEntry() (position, error) {
+	last, err := s.disk.LastIndex()
+	if err != nil || last == 0 {
+		return position{}, err
+	}
+	var l raft.Log
+	if err := s.disk.GetLog(last, &l); err != nil {
+		return position{}, err
+	}
+	return position{Term: l.Term, Index: l.Index}, nil
+}
+
+// close waits for writes that were given up: the file stays locked until then.
+func (s *guardedStore) close() error {
+	s.mu.Lock()
+	if s.failed == nil {
+		s.failed = errClosed
+	}
+	s.mu.Unlock()
+	s.writes.Wait()
+	return s.disk.Close()
+}

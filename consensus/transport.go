@@ -1,0 +1,216 @@
+package consensus
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/forgeyard/forgeyard-node"
+)
+
+// innerTransport is what carries raft's calls.
+type innerTransport interface {
+	raft.Transport
+	raft.WithPreVote
+	raft.WithClose
+}
+
+func openNetwork(in *instance) (innerTransport, error) {
+	cfg := &in.g.cfg
+	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream:  in.g.layer.lend(),
+		MaxPool: maxPool,
+		Timeout: cfg.Timings.RPC,
+		Logger:  newHCLog(cfg.Log).Named("net"),
+	}), nil
+}
+
+// guardedTransport stands between raft and its peers.
+//
+//   - Heartbeats have no fast path (26a): raft would handle them beside its main
+//     loop, and a leader deposed there can store an entry under the new term.
+//   - A node that wiped its log neither asks for votes nor gives one while it is
+//     behind what it gave up (see rebuild.go).
+//   - It counts installs of the same snapshot (26c), remembers how far each
+//     follower is, and learns below which index entries are not live.
+type guardedTransport struct {
+	innerTransport
+	in   *instance
+	out  chan raft.RPC
+	quit chan struct{}
+	once sync.Once
+	done chan struct{} // relay has ended
+
+	mu       sync.Mutex
+	progress map[raft.ServerID]followerProgress
+
+	// owned by relay
+	appends   int // seen from a leader, heartbeats apart
+	installed position
+	installs  int
+	storedAt  uint64
+}
+
+type followerProgress struct {
+	lastIndex uint64
+	at        forgeyard.Instant
+}
+
+var errNotCurrent = errors.New("this node is rebuilding its log and may not stand for election")
+
+func newGuardedTransport(inner innerTransport, in *instance) *guardedTransport {
+	t := &guardedTransport{innerTransport: inner, in: in, out: make(chan raft.RPC), quit: make(chan struct{}), done: make(chan struct{}),
+		progress: map[raft.ServerID]followerProgress{}}
+	go t.relay()
+	return t
+}
+
+func (t *guardedTransport) LocalAddr() raft.ServerAddress {
+	return raft.ServerAddress(t.in.g.cfg.LocalAddr)
+}
+
+func (t *guardedTransport) Consumer() <-chan raft.RPC { return t.out }
+
+// SetHeartbeatHandler does nothing: guard (a).
+func (t *guardedTransport) SetHeartbeatHandler(handle func(raft.RPC)) {
+	if t.in.g.cfg.off.heartbeats {
+		t.innerTransport.SetHeartbeatHandler(handle)
+	}
+}
+
+func (t *guardedTransport) RequestVote(id raft.ServerID, to raft.ServerAddress, req *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	if t.in.g.votesWithheld(t.in) {
+		return errNotCurrent
+	}
+	return t.innerTransport.RequestVote(id, to, req, resp)
+}
+
+func (t *guardedTransport) RequestPreVote(id raft.ServerID, to raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if t.in.g.votesWithheld(t.in) {
+		return errNotCurrent
+	}
+	return t.innerTransport.RequestPreVote(id, to, req, resp)
+}
+
+func (t *guardedTransport) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	err := t.innerTransport.AppendEntries(id, to, req, resp)
+	if err == nil {
+		last := resp.LastLog
+		if n := len(req.Entries); n > 0 && resp.Success {
+			last = max(last, req.Entries[n-1].Index)
+		}
+		t.mu.Lock()
+		t.progress[id] = followerProgress{lastIndex: last, at: t.in.g.cfg.Clock.Now()}
+		t.mu.Unlock()
+	}
+	return err
+}
+
+func (t *guardedTransport) follower(id string) (followerProgress, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, ok := t.progress[raft.ServerID(id)]
+	return p, ok
+}
+
+// Close cuts every connection and ends the relay. raft calls it too.
+func (t *guardedTransport) Close() error {
+	t.once.Do(func() { close(t.quit) })
+	err := t.innerTransport.Close()
+	<-t.done
+	return err
+}
+
+func (t *guardedTransport) relay() {
+	defer close(t.done)
+	for {
+		select {
+		case <-t.quit:
+			return
+		case rpc := <-t.innerTransport.Consumer():
+			if !t.inspect(&rpc) {
+				continue
+			}
+			select {
+			case t.out <- rpc:
+			case <-t.quit:
+				rpc.Respond(nil, raft.ErrTransportShutdown)
+				return
+			}
+		}
+	}
+}
+
+// inspect reports whether raft should see the call; if not, it was answered.
+func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
+	switch req := rpc.Command.(type) {
+	case *raft.AppendEntriesRequest:
+		t.sawAppend(req)
+	case *raft.RequestVoteRequest:
+		if t.in.g.votesWithheld(t.in) {
+			rpc.Respond(&raft.RequestVoteResponse{RPCHeader: t.header(), Term: t.in.g.Term()}, nil)
+			return false
+		}
+	case *raft.RequestPreVoteRequest:
+		if t.in.g.votesWithheld(t.in) {
+			rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: t.in.g.Term()}, nil)
+			return false
+		}
+	case *raft.TimeoutNowRequest:
+		if t.in.g.votesWithheld(t.in) {
+			rpc.Respond(nil, errNotCurrent)
+			return false
+		}
+	case *raft.InstallSnapshotRequest:
+		t.watchInstall(rpc, req)
+	}
+	return true
+}
+
+func (t *guardedTransport) header() raft.RPCHeader {
+	cfg := &t.in.g.cfg
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(cfg.LocalID), Addr: []byte(cfg.LocalAddr)}
+}
+
+// sawAppend learns the index up to which entries may be older than this
+// process. A leader composes its second append to us after the first one
+// reached us, so its commit index is of a time when we were open; the first
+// may have been composed before and waited for our door.
+func (t *guardedTransport) sawAppend(req *raft.AppendEntriesRequest) {
+	heartbeat := req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0
+	if heartbeat || t.appends >= 2 {
+		return
+	}
+	if t.appends++; t.appends == 2 {
+		t.in.g.machine.liveAfter(position{Term: req.Term, Index: req.LeaderCommitIndex})
+	}
+}
+
+// watchInstall counts installs of one snapshot that change nothing: guard (c).
+// A conflicting entry at the snapshot's index stays in the follower's log, the
+// next append does not fit, and the leader sends the snapshot again, for ever.
+func (t *guardedTransport) watchInstall(rpc *raft.RPC, req *raft.InstallSnapshotRequest) {
+	at, stored := position{Term: req.LastLogTerm, Index: req.LastLogIndex}, t.in.store.stored.Load()
+	if at != t.installed || stored != t.storedAt {
+		t.installed, t.storedAt, t.installs = at, stored, 0
+	}
+	t.installs++
+	if t.installs > loopInstalls && !t.in.g.cfg.off.loop {
+		t.in.report(fault{kind: SnapshotLoop, wipe: wipeLog,
+			err: forgeyard.Errorf("install snapshot", forgeyard.Conflict, "snapshot %d (term %d) came %d times and the log did not move", at.Index, at.Term, t.installs)})
+	}
+}
+
+// askForVotesNow makes the only voter lead without waiting for a leader that
+// cannot be there.
+func (t *guardedTransport) askForVotesNow() {
+	reply := make(chan raft.RPCResponse, 1)
+	rpc := raft.RPC{Command: &raft.TimeoutNowRequest{RPCHeader: t.header()}, RespChan: reply}
+	select {
+	case t.out <- rpc:
+	case <-t.quit:
+	case <-t.in.g.cfg.Clock.After(time.Second):
+	}
+}
