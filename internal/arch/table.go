@@ -30,6 +30,8 @@ var table = []line{
 	// What is said on the wire.
 	{dir: "api/forgeyard/v1"},
 	{dir: "api/forgeyard/v1/forgeyardv1connect"},
+	{dir: "api/render"},
+	{dir: "api/wire"},
 
 	// The rules, and around each the providers of its services.
 	{dir: "job", pure: true},
@@ -45,7 +47,6 @@ var table = []line{
 	{dir: "devices", pure: true},
 	{dir: "devices/serial"},
 	{dir: "devices/supervisor"},
-	{dir: "api/render"},
 
 	// The site: what it allows, what it is, who orders it, how it talks.
 	{dir: "sitecfg", pure: true},

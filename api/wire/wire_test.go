@@ -1,0 +1,66 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
+)
+
+type failing struct {
+	forgeyardv1connect.UnimplementedRunServiceHandler
+	err error
+}
+
+func (f failing) Show(context.Context, *connect.Request[forgeyardv1.ShowRunRequest]) (*connect.Response[forgeyardv1.Run], error) {
+	return nil, f.err
+}
+
+func (f failing) Attach(context.Context, *connect.Request[forgeyardv1.AttachRequest], *connect.ServerStream[forgeyardv1.RunEvent]) error {
+	return f.err
+}
+
+// Every kind arrives with its text and its hint, by a call and by a stream.
+func TestKindsCrossTheWire(t *testing.T) {
+	for k := forgeyard.Other; k <= forgeyard.Interrupted; k++ {
+		want := forgeyard.Errorf("show", k, "value 7 is not in [1, 5]").WithHint("try 3")
+		_, h := forgeyardv1connect.NewRunServiceHandler(failing{err: want}, connect.WithInterceptors(Interceptor{}))
+		srv := httptest.NewServer(h)
+		c := forgeyardv1connect.NewRunServiceClient(srv.Client(), srv.URL, connect.WithInterceptors(Interceptor{}))
+		_, err := c.Show(t.Context(), connect.NewRequest(&forgeyardv1.ShowRunRequest{}))
+		check(t, want, err)
+		s, err := c.Attach(t.Context(), connect.NewRequest(&forgeyardv1.AttachRequest{}))
+		if err == nil {
+			for s.Receive() {
+				t.Error("nothing was sent")
+			}
+			err = s.Err()
+		}
+		check(t, want, err)
+		srv.Close()
+	}
+}
+
+func check(t *testing.T, want *forgeyard.Error, err error) {
+	t.Helper()
+	var e *forgeyard.Error
+	if !errors.As(err, &e) || e.Kind != want.Kind || e.Hint != want.Hint || err.Error() != want.Error() {
+		t.Errorf("%v: got %v, %q", want.Kind, forgeyard.KindOf(err), err)
+	}
+}
+
+func TestNoServerIsUnavailable(t *testing.T) {
+	srv := httptest.NewServer(nil)
+	srv.Close()
+	c := forgeyardv1connect.NewRunServiceClient(srv.Client(), srv.URL, connect.WithInterceptors(Interceptor{}))
+	_, err := c.Show(t.Context(), connect.NewRequest(&forgeyardv1.ShowRunRequest{}))
+	if forgeyard.KindOf(err) != forgeyard.Unavailable {
+		t.Fatalf("%v: %v", forgeyard.KindOf(err), err)
+	}
+}
