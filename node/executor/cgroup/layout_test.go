@@ -1,0 +1,78 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/forgeyard/forgeyard-node"
+)
+
+func TestLocate(t *testing.T) {
+	for _, c := range []struct {
+		name, mounts, own string
+		v1                map[string]string
+		v2                string
+	}{
+		{"pure v2", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/system.slice/forgeyard.service\n", nil, "/sys/fs/cgroup/system.slice/forgeyard.service"},
+		{
+			"hybrid", "31 1 0:1 / /cg/memory rw - cgroup cgroup rw,memory\n32 1 0:2 / /cg/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n33 1 0:3 / /cg/unified rw - cgroup2 cgroup2 rw\n",
+			"4:memory:/a\n1:cpu,cpuacct:/b\n0::/c\n", map[string]string{"memory": "/cg/memory/a", "cpu": "/cg/cpu,cpuacct/b"}, "/cg/unified/c",
+		},
+		{"container", "31 1 0:1 /docker/x /cg/pids rw - cgroup cgroup rw,pids\n", "4:pids:/docker/x/y\n", map[string]string{"pids": "/cg/pids/y"}, ""},
+		{"escaped", "31 1 0:1 / /c\\040g rw - cgroup2 cgroup2 rw\n", "0::/\n", nil, "/c g"},
+		{"none", "1 1 8:1 / / rw - ext4 /dev/sda rw\n", "", nil, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v1, v2 := locate([]byte(c.mounts), []byte(c.own))
+			if !maps.Equal(v1, c.v1) || v2 != c.v2 {
+				t.Errorf("%v %q", v1, v2)
+			}
+		})
+	}
+}
+
+// A pure version 2 tree, played by plain files: what is written where.
+func TestDetectV2PassesControllersDown(t *testing.T) {
+	dir := t.TempDir()
+	own := filepath.Join(dir, "cg", "svc")
+	if err := os.MkdirAll(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		filepath.Join(own, "cgroup.controllers"): "cpu io memory pids\n",
+		filepath.Join(dir, "mi"):                 "30 20 0:26 / " + filepath.Join(dir, "cg") + " rw - cgroup2 cgroup2 rw\n",
+		filepath.Join(dir, "own"):                "0::/svc\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := Detect(Options{MountInfo: filepath.Join(dir, "mi"), Own: filepath.Join(dir, "own")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Enforces(); len(got) != 3 {
+		t.Errorf("enforces %v (%s)", got, h.Describe())
+	}
+	b, err := os.ReadFile(filepath.Join(own, "forgeyard", "cgroup.subtree_control"))
+	if err != nil || string(b) != "+memory +pids +cpu" {
+		t.Errorf("%q %v", b, err)
+	}
+}
+
+func TestNothingHere(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(empty, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Detect(Options{MountInfo: empty, Own: empty}); forgeyard.KindOf(err) != forgeyard.Unavailable {
+		t.Errorf("%v", err)
+	}
+	if _, err := Open([]string{t.TempDir()}); forgeyard.KindOf(err) != forgeyard.Invalid {
+		t.Errorf("a folder outside the cgroup file systems was taken: %v", err)
+	}
+}

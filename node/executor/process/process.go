@@ -1,0 +1,33 @@
+// Package process runs a workload as an ordinary process of this machine: session,
+// process group and control group of its own, no inherited environment, no new
+// privileges, no core dumps, and, under a root daemon, a dedicated user that can
+// read none of the daemon's files.
+//
+// It is the weaker executor and says so (decision 9): the workload sees the host's
+// files and processes, and inputs are read-only only by ownership. A spec that
+// asks for strict is never served by it. A network of its own is given where
+// the daemon may make one; elsewhere a spec without network is refused.
+package process
+
+import (
+	"github.com/forgeyard/forgeyard-node/node/executor"
+)
+
+// Config of the process executor.
+type Config struct {
+	// UID and GID run the workload when the daemon is root. Zero is 65534 (nobody);
+	// use a user that owns nothing else.
+	UID, GID int
+	// SameUser lets a daemon that is not root run workloads as its own user, who can
+	// read the daemon's credentials. Default false: Start and Probe refuse.
+	SameUser bool
+	// NoCgroups ignores control groups; then no limit holds. Default false.
+	NoCgroups bool
+	// ScratchDir is where Probe makes its workspace. Empty: the system's.
+	ScratchDir string
+}
+
+// nobody owns nothing on a machine that follows convention.
+const nobody = 65534
+
+var _ executor.Executor = (*Executor)(nil)

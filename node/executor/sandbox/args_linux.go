@@ -1,0 +1,132 @@
+package sandbox
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+)
+
+// hostDirs are shown read-only when they are there; on a merged /usr most are links.
+var hostDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+
+// hostEtc are the files of /etc that programs need and that hold no secret:
+// certificates without their keys, the loader's cache, links between alternatives.
+var hostEtc = []string{"/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ca-certificates",
+	"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/protocols", "/etc/services"}
+
+// netEtc only matters with a network.
+var netEtc = []string{"/etc/resolv.conf", "/etc/gai.conf"}
+
+// made are the files of /etc that we write, so that they tell nothing of the host.
+var made = []struct{ path, text string }{
+	{"/etc/passwd", fmt.Sprintf("root:x:0:0:root:/root:/bin/sh\njob:x:%d:%d:job:/work/build:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", innerID, innerID)},
+	{"/etc/group", fmt.Sprintf("root:x:0:\njob:x:%d:\nnogroup:x:65534:\n", innerID)},
+	{"/etc/hosts", "127.0.0.1 localhost " + hostname + "\n::1 localhost\n"},
+	{"/etc/hostname", hostname + "\n"},
+	{"/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"},
+}
+
+// mount is one host path and where it goes.
+type mount struct {
+	host, inside string
+	writable     bool
+	device       bool
+	optional     bool
+}
+
+// mounts lists what a request brings along, in order.
+func (e *Executor) mounts(r executor.Request) []mount {
+	at := func(dir string) string { return path.Join(viewRoot, dir) }
+	in := func(dir string) string { return path.Join(r.Root, dir) }
+	ms := []mount{
+		{host: in(executor.TmpDir), inside: "/tmp", writable: true},
+		{host: in(executor.TmpDir), inside: at(executor.TmpDir), writable: true},
+		{host: in(executor.SourceDir), inside: at(executor.SourceDir)},
+		{host: in(executor.BuildDir), inside: at(executor.BuildDir), writable: true},
+		{host: in(executor.CkptDir), inside: at(executor.CkptDir), writable: true},
+		{host: in(executor.CtlDir), inside: at(executor.CtlDir), writable: true},
+		// Where the workload runs as the daemon's user, only a mount protects the answers.
+		{host: path.Join(in(executor.CtlDir), "inbox"), inside: path.Join(at(executor.CtlDir), "inbox")},
+		{host: in(executor.RestoreDir), inside: at(executor.RestoreDir)},
+		{host: in(executor.DevicesDir), inside: at(executor.DevicesDir)},
+		{host: in(executor.BinDir), inside: at(executor.BinDir)},
+	}
+	for _, b := range append(append([]executor.Bind{}, e.cfg.ReadOnly...), r.ReadOnly...) {
+		ms = append(ms, mount{host: b.Host, inside: b.Inside})
+	}
+	for _, b := range r.Devices {
+		ms = append(ms, mount{host: b.Host, inside: b.Inside, device: true})
+	}
+	return ms
+}
+
+// args is the bubblewrap command line. stage maps a host path to where the
+// starting thread's mount namespace has it. dataFD is the number of the first
+// descriptor that carries a made file; statusFD of the status pipe.
+func (e *Executor) args(r executor.Request, ms []mount, stage func(mount) string, dataFD, statusFD int) []string {
+	a := []string{e.bwrap,
+		"--unshare-user", "--uid", strconv.Itoa(innerID), "--gid", strconv.Itoa(innerID),
+		"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
+		"--die-with-parent", "--new-session", "--hostname", hostname, "--cap-drop", "ALL"}
+	if e.disableUserns {
+		a = append(a, "--disable-userns")
+	}
+	if r.Network != job.NetworkHost {
+		a = append(a, "--unshare-net")
+	}
+	for _, d := range hostDirs {
+		a = append(a, hostDir(d)...)
+	}
+	a = append(a, "--dir", "/etc")
+	etc := hostEtc
+	if r.Network == job.NetworkHost {
+		etc = append(append([]string{}, etc...), netEtc...)
+	}
+	for _, f := range etc {
+		a = append(a, "--ro-bind-try", f, f)
+	}
+	for i, f := range made {
+		a = append(a, "--ro-bind-data", strconv.Itoa(dataFD+i), f.path)
+	}
+	a = append(a, "--proc", "/proc", "--dev", "/dev", "--dir", viewRoot)
+	for _, m := range ms {
+		flag := "--ro-bind"
+		if m.writable {
+			flag = "--bind"
+		}
+		if m.device {
+			flag = "--dev-bind"
+		}
+		if m.optional {
+			flag += "-try"
+		}
+		a = append(a, flag, stage(m), m.inside)
+	}
+	dir := r.Dir
+	if dir == "" {
+		dir = path.Join(viewRoot, executor.BuildDir)
+	}
+	a = append(a, "--remount-ro", "/", "--chdir", dir, "--json-status-fd", strconv.Itoa(statusFD), "--")
+	return append(a, r.Argv...)
+}
+
+// hostDir shows a folder, or repeats the link that it is on a merged /usr.
+func hostDir(d string) []string {
+	st, err := os.Lstat(d)
+	if err != nil {
+		return nil
+	}
+	if st.Mode()&os.ModeSymlink == 0 {
+		return []string{"--ro-bind", d, d}
+	}
+	to, err := os.Readlink(d)
+	if err != nil || strings.Contains(to, "..") {
+		return nil
+	}
+	return []string{"--symlink", to, d}
+}
