@@ -1,0 +1,278 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+)
+
+// file is one blob that is to get its name.
+type file struct {
+	digest forgeyard.Digest
+	size   int64
+	tmp    string // where its sealed bytes are; "": it bears its name already
+	gen    uint64 // with tmp empty: the generation that was found and hashed; 0: the indexed one
+
+	placed string // path it was renamed to by this commit
+	skip   bool   // another commit was first
+}
+
+// proof is a manifest whose blocks and whole were both hashed.
+type proof struct {
+	whole, digest forgeyard.Digest
+	m             cas.Manifest
+	plain         bool // Put's own division: it becomes the blob's first manifest
+}
+
+// job is what one put, heal or partial asks of the committer.
+type job struct {
+	class   cas.Class
+	files   []file
+	proved  []proof
+	partial forgeyard.Digest // the partial that becomes the first file
+	counted int64            // bytes of it that the index counts already
+	err     error
+	done    chan struct{}
+}
+
+func newJob(c cas.Class) *job { return &job{class: c, done: make(chan struct{})} }
+
+// commitLoop takes all jobs that are waiting as one batch, so that many puts share
+// the syncs of directories and index.
+func (s *Store) commitLoop() {
+	defer close(s.committed)
+	for j := range s.jobs {
+		batch := []*job{j}
+	gather:
+		for len(batch) < maxBatch {
+			select {
+			case more, ok := <-s.jobs:
+				if !ok {
+					break gather
+				}
+				batch = append(batch, more)
+			default:
+				break gather
+			}
+		}
+		s.commitBatch(batch)
+		for _, j := range batch {
+			close(j.done)
+		}
+	}
+}
+
+// commitBatch brings files to their names and then the names into the index.
+func (s *Store) commitBatch(batch []*job) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	dirs := map[string]struct{}{}
+	seen := map[forgeyard.Digest]uint64{}
+	for _, j := range batch {
+		if err := s.place(j, seen, dirs); err != nil {
+			s.undo([]*job{j}, err)
+			for _, f := range j.files {
+				if f.placed != "" {
+					delete(seen, f.digest)
+				}
+			}
+		}
+	}
+	if err := s.syncDirs(dirs); err != nil {
+		s.undo(batch, err)
+		return
+	}
+	if !s.cfg.NoSync {
+		s.noteSynced(batch)
+	}
+	err := s.update(func(u *update) error {
+		for _, j := range batch {
+			if j.err != nil {
+				continue
+			}
+			if err := s.index(u, j); err != nil {
+				return err
+			}
+		}
+		return metaPut(u.Bucket(bMeta), "gen", s.gen)
+	})
+	if err != nil {
+		s.undo(batch, err)
+	}
+}
+
+// place renames the job's files. seen has the digests that this batch brought.
+func (s *Store) place(j *job, seen map[forgeyard.Digest]uint64, dirs map[string]struct{}) error {
+	for i := range j.files {
+		f := &j.files[i]
+		if _, twice := seen[f.digest]; twice || (f.tmp != "" && s.present(f.digest)) {
+			f.skip = true
+			continue
+		}
+		if f.tmp == "" {
+			if f.gen == 0 {
+				r, ok := s.record(f.digest)
+				if !ok {
+					return fmt.Errorf("%s went away while its manifest was stored", f.digest)
+				}
+				f.gen = r.Gen
+			}
+			continue
+		}
+		path, gen, err := s.freshName(f.digest, dirs, j.class)
+		if err != nil {
+			return err
+		}
+		if err := os.Rename(f.tmp, path); err != nil {
+			return err
+		}
+		f.placed, f.gen = path, gen
+		seen[f.digest] = gen
+	}
+	return nil
+}
+
+// freshName makes the directories and gives a name that no file bears. The index
+// may have lost generations, the folder has not.
+func (s *Store) freshName(d forgeyard.Digest, dirs map[string]struct{}, c cas.Class) (string, uint64, error) {
+	dir := s.blobDir(d)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", 0, err
+	}
+	if c == cas.Durable {
+		dirs[dir] = struct{}{}
+		if _, ok := s.syncedDirs[[2]byte{d[0], d[1]}]; !ok {
+			up := filepath.Dir(dir)
+			dirs[up], dirs[filepath.Dir(up)] = struct{}{}, struct{}{}
+		}
+	}
+	for {
+		s.gen++
+		path := s.blobPath(d, s.gen)
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			return path, s.gen, nil
+		} else if err != nil {
+			return "", 0, err
+		}
+	}
+}
+
+func (s *Store) syncDirs(dirs map[string]struct{}) error {
+	if s.cfg.NoSync {
+		return nil
+	}
+	for d := range dirs {
+		if err := syncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noteSynced remembers the folders whose names are safe now.
+func (s *Store) noteSynced(batch []*job) {
+	for _, j := range batch {
+		for _, f := range j.files {
+			if f.placed != "" && j.class == cas.Durable {
+				s.syncedDirs[[2]byte{f.digest[0], f.digest[1]}] = struct{}{}
+			}
+		}
+	}
+}
+
+// index writes what the job brought.
+func (s *Store) index(u *update, j *job) error {
+	now := s.cfg.Clock.Wall().UnixNano()
+	for i, f := range j.files {
+		r, ok := u.record(f.digest)
+		if f.skip {
+			if !ok {
+				return fmt.Errorf("%s went away while it was stored again", f.digest)
+			}
+			continue
+		}
+		if !ok || (r.Gen != f.gen && f.gen != 0) {
+			if ok {
+				u.bytes, u.objects = u.bytes-r.Size, u.objects-1
+			}
+			r = record{Size: f.size, Gen: f.gen, Stored: now, Session: s.session, Synced: j.class == cas.Durable, Manifests: r.Manifests}
+			u.bytes, u.objects = u.bytes+f.size, u.objects+1
+			if i == 0 {
+				u.bytes -= j.counted
+			}
+		}
+		if err := u.putRecord(f.digest, r); err != nil {
+			return err
+		}
+	}
+	for _, p := range j.proved {
+		if err := u.prove(p); err != nil {
+			return err
+		}
+	}
+	if j.partial.IsZero() {
+		return nil
+	}
+	if j.files[0].skip {
+		u.bytes -= j.counted // the blob is here from elsewhere; the partial's bytes go
+	}
+	return u.dropPartial(j.partial, j.proved[0].m)
+}
+
+// prove connects a manifest with its blob.
+func (u *update) prove(p proof) error {
+	r, ok := u.record(p.whole)
+	if !ok {
+		return fmt.Errorf("%s is not indexed", p.whole)
+	}
+	if r.hasManifest(p.digest) && (!p.plain || r.Manifests[0] == p.digest) {
+		return u.addBlocks(p.m, p.whole)
+	}
+	list := []forgeyard.Digest{}
+	for _, m := range r.Manifests {
+		if m != p.digest {
+			list = append(list, m)
+		}
+	}
+	if p.plain {
+		list = append([]forgeyard.Digest{p.digest}, list...)
+	} else {
+		list = append(list, p.digest)
+	}
+	r.Manifests = list
+	return errors.Join(u.putRecord(p.whole, r), u.Bucket(bManifests).Put(p.digest[:], p.whole[:]), u.addBlocks(p.m, p.whole))
+}
+
+func (u *update) dropPartial(manifest forgeyard.Digest, m cas.Manifest) error {
+	return errors.Join(u.dropBlocks(m, manifest), u.Bucket(bPartials).Delete(manifest[:]))
+}
+
+// undo takes the names away again: what is not indexed was not stored. A file that
+// came from a partial goes back to it.
+func (s *Store) undo(batch []*job, cause error) {
+	for _, j := range batch {
+		if j.err == nil {
+			j.err = cause
+		}
+		for i := range j.files {
+			f := &j.files[i]
+			if f.placed == "" {
+				continue
+			}
+			var err error
+			if i == 0 && !j.partial.IsZero() {
+				err = os.Rename(f.placed, f.tmp)
+			} else {
+				err = os.Remove(f.placed)
+			}
+			if err != nil {
+				s.log.Warn("cas: an unindexed file stays until the next collection", "file", f.placed, "err", err)
+			}
+		}
+	}
+}

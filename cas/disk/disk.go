@@ -1,0 +1,307 @@
+// Package disk keeps content on a local filesystem.
+//
+//	blobs/aa/bb/<hex>.<generation>   whole blobs, 0444, manifests and trees among them
+//	index.db                         bbolt: what is here, block → range, partial bitmaps
+//	pins/<hex>                       one pin a file: who keeps what
+//	partial/<hex of the manifest>    sparse file of a blob on its way in
+//	quarantine/                      what failed its check, each with a .reason
+//	tmp/                             writes in flight; emptied when the store opens
+//	ballast                          given up when a full disk stops a collection
+//	lock                             flock: one process a store
+//
+// A write goes data → file sync → rename → directory sync → index, so an object
+// is under its name whole or not at all (C01, C09). Everything in the index can be
+// made again from the files: a blob that the index lost is found by its path, hashed
+// and indexed at first use, and a partial is hashed again. Pins are files of their
+// own for the same reason: a lost index must not let a collection take what is kept.
+//
+// A file is looked at when it is asked for, never at start. One that is missing,
+// short or wrong is moved to quarantine and reported as NotFound or Corrupt;
+// whoever asked fetches it again.
+//
+// Goroutines: one committer for each open store. It owns the step from rename to
+// index, for many puts at once, and ends with Close.
+//
+// Locks, outermost first: pinMu, partialMu, a partial's mu, healMu, commitMu, mu.
+//
+// What it does not do: fetch, decide what is kept, or know what a job is.
+package disk
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+)
+
+var _ cas.Store = (*Store)(nil)
+
+// Config says where a store is and what it may use.
+type Config struct {
+	// Dir is the store's folder; it is made when missing. It must be on one filesystem.
+	Dir string
+	// Limit bounds the bytes of content, partial blobs included. 0: only the disk bounds it.
+	Limit int64
+	// Reserve is how many bytes of the disk stay free for others. 0: 2 % of the disk, at
+	// most 256 MiB. Negative: none, and then a put can take the disk's last byte.
+	Reserve int64
+	// ReserveInodes is the same for inodes. 0: 1 % of them, at most 4096. Negative: none.
+	ReserveInodes int64
+	// NoSync leaves syncing to the kernel, for tests and throw-away stores. Zero syncs.
+	// With it a power cut may cost what was acknowledged as Durable.
+	NoSync bool
+	// Log gets what was healed, quarantined and removed. Nil: nothing is logged.
+	Log *slog.Logger
+	// Clock gives wall time for Stored and pin expiry. Nil: the machine's.
+	Clock clock.Clock
+}
+
+// Store is a cas.Store in a folder.
+type Store struct {
+	cfg  Config
+	log  *slog.Logger
+	lock *os.File
+	db   *bolt.DB
+
+	session uint64 // this opening of the store
+	suspect uint64 // objects last checked in this session or an earlier one are checked before their path is given out
+
+	jobs      chan *job
+	committed chan struct{} // closed when the committer has ended
+
+	pinMu     sync.Mutex // guards pins and fresh pins; held by a collection for one page at a time
+	pins      map[string]cas.Pin
+	freshPins []cas.Pin // pinned since the running collection marked
+	pinEpoch  uint64    // grows with each change of pins
+	badPins   []string  // pin files that could not be read
+
+	partialMu sync.Mutex // guards opening, closing and removing partials
+	partials  map[forgeyard.Digest]*partialState
+
+	healMu   sync.Mutex // one heal at a time
+	gcMu     sync.Mutex // one collection at a time
+	commitMu sync.Mutex // held from rename to index, and from index to unlink
+	gen      uint64     // under commitMu: the last generation given
+
+	syncedDirs map[[2]byte]struct{} // under commitMu: blob folders whose own names were synced by us
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	closing  sync.WaitGroup                           // puts that may still send a job
+	busy     map[forgeyard.Digest]int                 // in use by a put or a path: not collected
+	dying    map[forgeyard.Digest]struct{}            // being collected right now: as good as absent
+	holds    map[string]map[forgeyard.Digest]struct{} // kept for an owner until he pins or unpins
+	held     map[forgeyard.Digest]int                 // how many owners hold it
+	fresh    map[forgeyard.Digest]location            // verified blocks of partials that the index does not have yet
+	verified map[forgeyard.Digest]struct{}            // suspects that were checked in this session
+	space    space
+	objects  int64
+	commits  uint64 // grows with each change of objects
+	pinned   pinnedBytes
+}
+
+// Open opens or makes the store in c.Dir. A store that another process has open
+// gives Conflict.
+func Open(c Config) (*Store, error) {
+	if c.Dir == "" || c.Limit < 0 {
+		return nil, forgeyard.Errorf("cas open", forgeyard.Invalid, "dir %q must be set and limit %d must not be negative", c.Dir, c.Limit)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Clock == nil {
+		c.Clock = clock.System()
+	}
+	s := &Store{
+		cfg: c, log: c.Log, jobs: make(chan *job, maxBatch), committed: make(chan struct{}),
+		pins: map[string]cas.Pin{}, partials: map[forgeyard.Digest]*partialState{},
+		busy: map[forgeyard.Digest]int{}, dying: map[forgeyard.Digest]struct{}{},
+		holds: map[string]map[forgeyard.Digest]struct{}{}, held: map[forgeyard.Digest]int{},
+		syncedDirs: map[[2]byte]struct{}{},
+		fresh:      map[forgeyard.Digest]location{}, verified: map[forgeyard.Digest]struct{}{},
+	}
+	if err := s.open(); err != nil {
+		s.abandon()
+		return nil, err
+	}
+	go s.commitLoop()
+	return s, nil
+}
+
+func (s *Store) open() error {
+	const op = "cas open"
+	for _, d := range []string{"", blobsDir, pinsDir, partialDir, quarantineDir, tmpDir} {
+		if err := os.MkdirAll(filepath.Join(s.cfg.Dir, d), 0o700); err != nil {
+			return s.fail(op, err)
+		}
+	}
+	lock, err := os.OpenFile(filepath.Join(s.cfg.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return s.fail(op, err)
+	}
+	s.lock = lock
+	if err := lockFile(lock); err != nil {
+		return forgeyard.Errorf(op, forgeyard.Conflict, "store %s is open in another process: %w", s.cfg.Dir, err).WithHint("one process a store: stop the other one, or give this one its own folder")
+	}
+	if err := s.emptyTmp(); err != nil {
+		return s.fail(op, err)
+	}
+	if err := s.writeEmptyBlob(); err != nil {
+		return s.fail(op, err)
+	}
+	if err := s.openIndex(); err != nil {
+		return err
+	}
+	if err := s.loadPins(); err != nil {
+		return err
+	}
+	s.space.init(s)
+	s.fillBallast()
+	return nil
+}
+
+// emptyTmp removes what a killed process left. It holds only writes in flight.
+func (s *Store) emptyTmp() error {
+	dir := filepath.Join(s.cfg.Dir, tmpDir)
+	es, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range es {
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeEmptyBlob makes the one file that Path gives for the empty object.
+func (s *Store) writeEmptyBlob() error {
+	f, err := os.OpenFile(s.emptyPath(), os.O_RDONLY|os.O_CREATE, 0o444)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func (s *Store) abandon() {
+	if s.db != nil {
+		_ = s.db.Close() // nothing was acknowledged yet
+	}
+	if s.lock != nil {
+		_ = s.lock.Close()
+	}
+}
+
+// Close waits for the writes in flight, notes that the stop was clean, and lets
+// another process have the store. It is idempotent.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.closing.Wait()
+	close(s.jobs)
+	<-s.committed
+
+	s.partialMu.Lock()
+	var errs []error
+	for _, p := range s.partials {
+		errs = append(errs, p.shut())
+	}
+	s.partialMu.Unlock()
+	errs = append(errs, s.saveVerified(), s.markClean(), s.db.Close(), s.lock.Close())
+	return s.fail("cas close", errors.Join(errs...))
+}
+
+// enter registers work that may send a job; leave must be called after it.
+func (s *Store) enter(op string) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, forgeyard.Errorf(op, forgeyard.Unavailable, "store %s is closed", s.cfg.Dir)
+	}
+	s.closing.Add(1)
+	return s.closing.Done, nil
+}
+
+// claim keeps the digests from being collected until release, and for the owner,
+// when there is one, until he pins or unpins. It reports whether a collection is
+// taking one of them away right now: then what the index says of it is over.
+func (s *Store) claim(owner string, ds ...forgeyard.Digest) (release func(), dying bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range ds {
+		if _, ok := s.dying[d]; ok {
+			dying = true
+		}
+		s.busy[d]++
+		if owner != "" {
+			s.hold(owner, d)
+		}
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, d := range ds {
+			if s.busy[d]--; s.busy[d] <= 0 {
+				delete(s.busy, d)
+			}
+		}
+	}, dying
+}
+
+func (s *Store) hold(owner string, d forgeyard.Digest) {
+	m := s.holds[owner]
+	if m == nil {
+		m = map[forgeyard.Digest]struct{}{}
+		s.holds[owner] = m
+	}
+	if _, ok := m[d]; !ok {
+		m[d] = struct{}{}
+		s.held[d]++
+	}
+}
+
+// unhold ends what the owner held by his puts.
+func (s *Store) unhold(owner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for d := range s.holds[owner] {
+		if s.held[d]--; s.held[d] <= 0 {
+			delete(s.held, d)
+		}
+	}
+	delete(s.holds, owner)
+}
+
+// fail gives an error its operation and kind. A full disk names the place and what to do.
+func (s *Store) fail(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *forgeyard.Error
+	switch {
+	case errors.As(err, &e):
+		return err
+	case isNoSpace(err):
+		return forgeyard.Errorf(op, forgeyard.NoSpace, "the disk of %s is full: %w", s.cfg.Dir, err).WithHint("free space there, unpin what is no longer needed, or run `forgeyard-node cas gc`")
+	case isInterrupted(err):
+		return forgeyard.E(op, forgeyard.Interrupted, err)
+	}
+	return forgeyard.E(op, forgeyard.Other, err)
+}
+
+// closeQuiet closes what was only read, or what is about to be removed.
+func closeQuiet(c io.Closer) { _ = c.Close() }

@@ -1,0 +1,44 @@
+package disk
+
+import "time"
+
+const (
+	// maxBatch bounds how many puts share one index commit; more would only make
+	// the first of them wait longer.
+	maxBatch = 256
+
+	// flushBlocks is how many verified blocks of a partial may lack their mark in the
+	// index. They are found again after a kill by hashing, so this costs time only.
+	flushBlocks = 16
+
+	// gcPage is how many objects a collection removes in one index commit, and how
+	// long it can make a pin wait.
+	gcPage = 256
+
+	// maxQuarantine bounds the files kept for people to look at; the oldest go first.
+	maxQuarantine = 64
+
+	// maxSuspects bounds how many checks are remembered before they are saved.
+	maxSuspects = 1024
+
+	// indexTimeout bounds the wait for the index's own file lock, which our lock makes moot.
+	indexTimeout = 5 * time.Second
+
+	// maxReserve and maxReserveInodes cap the defaults of Config on large disks.
+	maxReserve       = 256 << 20
+	maxReserveInodes = 4096
+
+	// Ballast is 1/256 of the disk between these two: enough for the index pages that
+	// a collection dirties.
+	minBallast = 64 << 10
+	maxBallast = 4 << 20
+
+	// overhead is added to what a put reserves: its index entries and directories.
+	overhead = 16 << 10
+
+	// inodesPerPut: the file and up to two new directories.
+	inodesPerPut = 3
+
+	// maxPinBytes bounds a pin file that is read back.
+	maxPinBytes = 8 << 20
+)

@@ -1,0 +1,490 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+)
+
+// present reports whether a whole blob is here, by index and file size.
+func (s *Store) present(d forgeyard.Digest) bool {
+	r, ok := s.record(d)
+	if !ok {
+		return false
+	}
+	st, err := os.Lstat(s.blobPath(d, r.Gen))
+	return err == nil && st.Mode().IsRegular() && st.Size() == r.Size
+}
+
+func notFound(op string, d forgeyard.Digest) error {
+	return forgeyard.Errorf(op, forgeyard.NotFound, "%s is not in the local store", d)
+}
+
+// open opens a whole blob's file, healing the index or setting aside a file of the
+// wrong length on the way (C09).
+func (s *Store) openBlob(ctx context.Context, op string, d forgeyard.Digest) (*os.File, record, error) {
+	for range 2 {
+		r, ok := s.record(d)
+		if ok {
+			f, err := os.Open(s.blobPath(d, r.Gen))
+			if err == nil {
+				st, err := f.Stat()
+				if err == nil && st.Mode().IsRegular() && st.Size() == r.Size {
+					return f, r, nil
+				}
+				closeQuiet(f)
+				s.quarantine(d, r.Gen, fmt.Sprintf("the file has %d bytes, the index says %d", sizeOf(st), r.Size))
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return nil, record{}, s.fail(op, err)
+			}
+		}
+		if err := s.heal(ctx, op, d); err != nil {
+			return nil, record{}, err
+		}
+	}
+	return nil, record{}, notFound(op, d)
+}
+
+func sizeOf(st fs.FileInfo) int64 {
+	if st == nil {
+		return -1
+	}
+	return st.Size()
+}
+
+// Has implements cas.Store.
+func (s *Store) Has(ctx context.Context, d forgeyard.Digest) bool {
+	if d == cas.Empty() || s.present(d) {
+		return true
+	}
+	f, _, err := s.openBlob(ctx, "cas has", d)
+	if err != nil {
+		return false
+	}
+	closeQuiet(f)
+	return true
+}
+
+// Open implements cas.Store.
+func (s *Store) Open(ctx context.Context, d forgeyard.Digest) (cas.Object, error) {
+	const op = "cas open"
+	if d == cas.Empty() {
+		return &object{s: s, ref: cas.Ref{Digest: d}}, nil
+	}
+	f, r, err := s.openBlob(ctx, op, d)
+	if err != nil {
+		return nil, err
+	}
+	o := &object{s: s, ref: r.ref(d), gen: r.Gen, f: f, cur: -1}
+	if r.Size <= cas.BlockSize {
+		o.blocks, o.offs = []cas.Block{{Digest: d, Size: r.Size}}, []int64{0}
+		return o, nil
+	}
+	m, err := s.manifestOf(ctx, op, d)
+	if err != nil {
+		closeQuiet(f)
+		return nil, err
+	}
+	o.blocks, o.offs = m.Blocks, m.Offsets()
+	return o, nil
+}
+
+// manifestOf loads a proved manifest of a large blob. When all are lost, the blob is
+// hashed again.
+func (s *Store) manifestOf(ctx context.Context, op string, d forgeyard.Digest) (cas.Manifest, error) {
+	for range 2 {
+		r, ok := s.record(d)
+		if !ok {
+			return cas.Manifest{}, notFound(op, d)
+		}
+		for _, md := range r.Manifests {
+			if m, err := s.loadManifest(md); err == nil && m.Whole == d {
+				return m, nil
+			}
+		}
+		if err := s.reindex(ctx, op, d, r.Gen); err != nil {
+			return cas.Manifest{}, err
+		}
+	}
+	return cas.Manifest{}, forgeyard.Errorf(op, forgeyard.Corrupt, "%s has no readable manifest", d)
+}
+
+// loadManifest reads a manifest from its file, if the bytes are its.
+func (s *Store) loadManifest(md forgeyard.Digest) (cas.Manifest, error) {
+	r, ok := s.record(md)
+	if !ok || r.Size > cas.BlockSize {
+		return cas.Manifest{}, notFound("cas manifest", md)
+	}
+	b, err := os.ReadFile(s.blobPath(md, r.Gen))
+	if err != nil {
+		return cas.Manifest{}, err
+	}
+	if cas.Sum(b) != md {
+		s.quarantine(md, r.Gen, "a manifest does not match its name")
+		return cas.Manifest{}, forgeyard.Errorf("cas manifest", forgeyard.Corrupt, "%s does not match its name", md)
+	}
+	return cas.DecodeManifest(b)
+}
+
+// plainManifest is the manifest that Put would make of d, if it is known.
+func (s *Store) plainManifest(d forgeyard.Digest) (cas.Manifest, bool) {
+	r, ok := s.record(d)
+	if !ok || len(r.Manifests) == 0 {
+		return cas.Manifest{}, false
+	}
+	m, err := s.loadManifest(r.Manifests[0])
+	if err != nil || m.Whole != d {
+		return cas.Manifest{}, false
+	}
+	return m, isPlain(m)
+}
+
+func isPlain(m cas.Manifest) bool {
+	for _, b := range m.Blocks[:len(m.Blocks)-1] {
+		if b.Size != cas.BlockSize {
+			return false
+		}
+	}
+	return true
+}
+
+// object is an open blob. It keeps the last verified block, so that small reads in
+// a row hash it once.
+type object struct {
+	s      *Store
+	ref    cas.Ref
+	gen    uint64
+	blocks []cas.Block
+	offs   []int64
+
+	mu     sync.Mutex // guards what follows
+	f      *os.File   // nil for the empty object and after Close
+	closed bool
+	pos    int64
+	cur    int // index of the block in buf, -1: none
+	buf    []byte
+}
+
+// Ref implements cas.Object.
+func (o *object) Ref() cas.Ref { return o.ref }
+
+// Read implements io.Reader.
+func (o *object) Read(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n, err := o.readAt(p, o.pos)
+	o.pos += int64(n)
+	if n > 0 && err == io.EOF {
+		err = nil
+	}
+	return n, err
+}
+
+// ReadAt implements io.ReaderAt.
+func (o *object) ReadAt(p []byte, off int64) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.readAt(p, off)
+}
+
+func (o *object) readAt(p []byte, off int64) (int, error) {
+	switch {
+	case o.closed:
+		return 0, forgeyard.E("cas read", forgeyard.Conflict, fs.ErrClosed)
+	case off < 0:
+		return 0, forgeyard.Errorf("cas read", forgeyard.Invalid, "offset %d is negative", off)
+	case off >= o.ref.Size:
+		return 0, io.EOF
+	}
+	n := 0
+	for i := o.find(off); n < len(p) && i < len(o.blocks); i++ {
+		if err := o.load(i); err != nil {
+			return n, err
+		}
+		k := copy(p[n:], o.buf[off-o.offs[i]:])
+		n, off = n+k, off+int64(k)
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// find gives the block that holds the offset.
+func (o *object) find(off int64) int {
+	lo, hi := 0, len(o.offs)-1
+	for lo < hi {
+		mid := (lo + hi + 1) / 2
+		if o.offs[mid] <= off {
+			lo = mid
+		} else {
+			hi = mid - 1
+		}
+	}
+	return lo
+}
+
+// load brings block i into buf, verified.
+func (o *object) load(i int) error {
+	if o.cur == i {
+		return nil
+	}
+	b := o.blocks[i]
+	if int64(cap(o.buf)) < b.Size {
+		o.buf = make([]byte, b.Size)
+	}
+	o.buf, o.cur = o.buf[:b.Size], -1
+	if _, err := o.f.ReadAt(o.buf, o.offs[i]); err != nil && err != io.EOF {
+		return o.s.fail("cas read", err)
+	}
+	if cas.Sum(o.buf) != b.Digest {
+		return o.s.corrupt("cas read", o.ref.Digest, o.gen, fmt.Sprintf("block %d at %d does not match its name", i, o.offs[i]))
+	}
+	o.cur = i
+	return nil
+}
+
+// Seek implements io.Seeker.
+func (o *object) Seek(off int64, whence int) (int64, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch whence {
+	case io.SeekCurrent:
+		off += o.pos
+	case io.SeekEnd:
+		off += o.ref.Size
+	}
+	if off < 0 || whence < io.SeekStart || whence > io.SeekEnd {
+		return o.pos, forgeyard.Errorf("cas seek", forgeyard.Invalid, "whence %d to %d", whence, off)
+	}
+	o.pos = off
+	return off, nil
+}
+
+// Close implements io.Closer and is idempotent.
+func (o *object) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil
+	}
+	o.closed = true
+	if o.f == nil {
+		return nil
+	}
+	return o.f.Close()
+}
+
+// Block implements cas.Store.
+func (s *Store) Block(ctx context.Context, d forgeyard.Digest) ([]byte, error) {
+	const op = "cas block"
+	if d == cas.Empty() {
+		return []byte{}, nil
+	}
+	var bad error
+	if r, ok := s.record(d); ok && r.Size <= cas.BlockSize {
+		b, err := s.smallBlob(ctx, op, d)
+		if err == nil {
+			return b, nil
+		}
+		bad = err
+	}
+	for _, l := range s.locations(d) {
+		b, err := s.readLocation(op, d, l)
+		if err == nil {
+			return b, nil
+		}
+		if bad == nil || forgeyard.KindOf(bad) == forgeyard.NotFound {
+			bad = err
+		}
+	}
+	if bad != nil && forgeyard.KindOf(bad) != forgeyard.NotFound {
+		return nil, bad
+	}
+	return s.smallBlob(ctx, op, d)
+}
+
+// smallBlob reads and verifies a whole blob of at most a block.
+func (s *Store) smallBlob(ctx context.Context, op string, d forgeyard.Digest) ([]byte, error) {
+	f, r, err := s.openBlob(ctx, op, d)
+	if err != nil {
+		return nil, err
+	}
+	defer closeQuiet(f)
+	if r.Size > cas.BlockSize {
+		return nil, forgeyard.Errorf(op, forgeyard.NotFound, "%s is a blob of %d bytes, not a block; ask for the blocks of its manifest %s", d, r.Size, r.ref(d).Manifest)
+	}
+	b := make([]byte, r.Size)
+	if _, err := io.ReadFull(f, b); err != nil {
+		return nil, s.fail(op, err)
+	}
+	if cas.Sum(b) != d {
+		return nil, s.corrupt(op, d, r.Gen, "the bytes do not match the name")
+	}
+	return b, nil
+}
+
+// readLocation reads one place where the block should be.
+func (s *Store) readLocation(op string, d forgeyard.Digest, l location) ([]byte, error) {
+	path, gen := s.partialPath(l.container), uint64(0)
+	if !l.partial {
+		r, ok := s.record(l.container)
+		if !ok {
+			return nil, notFound(op, d)
+		}
+		path, gen = s.blobPath(l.container, r.Gen), r.Gen
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notFound(op, d)
+	}
+	if err != nil {
+		return nil, s.fail(op, err)
+	}
+	defer closeQuiet(f)
+	b := make([]byte, l.size)
+	if _, err := f.ReadAt(b, l.off); err != nil && err != io.EOF {
+		return nil, s.fail(op, err)
+	}
+	if cas.Sum(b) == d {
+		return b, nil
+	}
+	if l.partial {
+		s.log.Error("cas: a block of a partial blob is damaged; it is fetched again", "block", d, "manifest", l.container)
+		s.forgetPartialBlock(l.container, d)
+		return nil, forgeyard.Errorf(op, forgeyard.Corrupt, "%s was damaged in a partial blob and is missing again", d)
+	}
+	return nil, s.corrupt(op, l.container, gen, fmt.Sprintf("its block %s does not match its name", d))
+}
+
+// BlockSize implements cas.Store.
+func (s *Store) BlockSize(ctx context.Context, d forgeyard.Digest) (int64, error) {
+	const op = "cas block size"
+	if d == cas.Empty() {
+		return 0, nil
+	}
+	if r, ok := s.record(d); ok && r.Size <= cas.BlockSize && s.present(d) {
+		return r.Size, nil
+	}
+	for _, l := range s.locations(d) {
+		if l.partial || s.present(l.container) {
+			return l.size, nil
+		}
+	}
+	f, r, err := s.openBlob(ctx, op, d)
+	if err != nil {
+		return 0, err
+	}
+	closeQuiet(f)
+	if r.Size > cas.BlockSize {
+		return 0, notFound(op, d)
+	}
+	return r.Size, nil
+}
+
+// Path implements cas.Store. The first time after a stop that was not clean the
+// bytes are hashed before the path is given out.
+func (s *Store) Path(ctx context.Context, d forgeyard.Digest) (string, func(), error) {
+	const op = "cas path"
+	if d == cas.Empty() {
+		return s.emptyPath(), func() {}, nil
+	}
+	release, dying := s.claim("", d)
+	if dying {
+		release()
+		return "", nil, notFound(op, d)
+	}
+	f, r, err := s.openBlob(ctx, op, d)
+	if err != nil {
+		release()
+		return "", nil, err
+	}
+	defer closeQuiet(f)
+	if err := s.checkSuspect(ctx, op, d, r, f); err != nil {
+		release()
+		return "", nil, err
+	}
+	return s.blobPath(d, r.Gen), sync.OnceFunc(release), nil
+}
+
+// checkSuspect hashes what was last checked before the last unclean stop.
+func (s *Store) checkSuspect(ctx context.Context, op string, d forgeyard.Digest, r record, f *os.File) error {
+	if r.Session > s.suspect {
+		return nil
+	}
+	s.mu.Lock()
+	_, done := s.verified[d]
+	s.mu.Unlock()
+	if done {
+		return nil
+	}
+	got, err := hashFile(ctx, f)
+	if err != nil {
+		return s.fail(op, err)
+	}
+	if got != d {
+		return s.corrupt(op, d, r.Gen, "the bytes do not match the name after an unclean stop")
+	}
+	s.mu.Lock()
+	s.verified[d] = struct{}{}
+	full := len(s.verified) >= maxSuspects
+	s.mu.Unlock()
+	if full {
+		return s.saveVerified()
+	}
+	return nil
+}
+
+// saveVerified notes in the index what was checked in this session.
+func (s *Store) saveVerified() error {
+	s.mu.Lock()
+	done := s.verified
+	s.verified = map[forgeyard.Digest]struct{}{}
+	s.mu.Unlock()
+	if len(done) == 0 {
+		return nil
+	}
+	return s.update(func(u *update) error {
+		for d := range done {
+			if r, ok := u.record(d); ok {
+				r.Session = s.session
+				if err := u.putRecord(d, r); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Stat implements cas.Store.
+func (s *Store) Stat(ctx context.Context, d forgeyard.Digest) (cas.Info, error) {
+	const op = "cas stat"
+	if d == cas.Empty() {
+		return cas.Info{Ref: cas.Ref{Digest: d}, Complete: true}, nil
+	}
+	var info cas.Info
+	f, r, err := s.openBlob(ctx, op, d)
+	switch {
+	case err == nil:
+		closeQuiet(f)
+		info = cas.Info{Ref: r.ref(d), Stored: s.stored(r), Complete: true, Have: r.Size}
+	case forgeyard.KindOf(err) == forgeyard.NotFound:
+		md, p, ok := s.bestPartial(d)
+		if !ok {
+			return info, err
+		}
+		info = cas.Info{Ref: cas.Ref{Digest: d, Size: p.Size, Manifest: md}, Have: p.Have}
+	default:
+		return info, err
+	}
+	info.Pinned = s.keepers(ctx, d, info.Ref.Manifest)
+	return info, nil
+}

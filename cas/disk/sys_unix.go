@@ -1,0 +1,44 @@
+//go:build unix
+
+package disk
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockFile takes the lock that ends with the process, however it ends.
+func lockFile(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+
+// syncDir makes renames in dir survive a power cut.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// diskFree tells what the filesystem of dir has left for us and in all. A
+// filesystem without an inode table reports none in all.
+func diskFree(dir string) (d diskState, err error) {
+	var st unix.Statfs_t
+	for {
+		err = unix.Statfs(dir, &st)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return d, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	bs := int64(st.Bsize)
+	return diskState{free: int64(st.Bavail) * bs, total: int64(st.Blocks) * bs, inodesFree: int64(st.Ffree), inodes: int64(st.Files)}, nil
+}

@@ -1,0 +1,32 @@
+package disk
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/windows"
+)
+
+// lockFile takes the lock that ends with the process, however it ends.
+func lockFile(f *os.File) error {
+	return windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &windows.Overlapped{})
+}
+
+// syncDir does nothing: Windows has no sync of a directory, and NTFS journals renames.
+func syncDir(string) error { return nil }
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, windows.ERROR_DISK_FULL) || errors.Is(err, windows.ERROR_HANDLE_DISK_FULL)
+}
+
+func diskFree(dir string) (d diskState, err error) {
+	p, err := windows.UTF16PtrFromString(dir)
+	if err != nil {
+		return d, err
+	}
+	var free, total, all uint64
+	if err := windows.GetDiskFreeSpaceEx(p, &free, &total, &all); err != nil {
+		return d, &os.PathError{Op: "disk free", Path: dir, Err: err}
+	}
+	return diskState{free: int64(free), total: int64(total)}, nil
+}

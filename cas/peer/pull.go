@@ -1,0 +1,424 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	blocks "github.com/ipfs/go-block-format"
+
+	"github.com/forgeyard/forgeyard-node"
+)
+
+// pull is a set of wants on their way in, over all holders of a session. Its
+// state is guarded by the session's mu.
+type pull struct {
+	s       *session
+	wants   []want
+	index   map[forgeyard.Digest]int
+	deliver func(ctx context.Context, i int, b []byte) error // stores want i; called from several goroutines
+	workers chan struct{}
+	wg      sync.WaitGroup // lanes and deliveries
+
+	pending []int   // not in flight, in order of need
+	flights []uint8 // per want: lanes that have it in flight
+	owner   []*lane // per want: the last lane that took it
+	done    []bool
+	left    int
+	err     error // ends the pull: the store failed
+	lanes   map[*holder]*lane
+}
+
+// lane is one holder's share of a pull. Only its goroutine touches it, but for
+// the two channels.
+type lane struct {
+	p        *pull
+	h        *holder
+	arrivals chan arrival          // holds all that can be in flight
+	lied     chan forgeyard.Digest // the peer sent a block that nobody asked for
+	inflight map[forgeyard.Digest]flying
+	since    forgeyard.Instant // when something was first in flight after nothing was; written under session.mu
+
+	refused map[int]bool // wants this holder does not have; guarded by session.mu
+	open    int          // of them, not done
+}
+
+type flying struct {
+	i    int
+	size int64
+	by   forgeyard.Instant // when it must be here
+}
+
+// fetch brings every want, or says why not. Each want is delivered once, verified
+// by its digest. The digests must differ from each other.
+func (s *session) fetch(ctx context.Context, wants []want, deliver func(ctx context.Context, i int, b []byte) error) error {
+	if len(wants) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p := &pull{
+		s: s, wants: wants, deliver: deliver, left: len(wants),
+		index: make(map[forgeyard.Digest]int, len(wants)), pending: make([]int, len(wants)),
+		flights: make([]uint8, len(wants)), owner: make([]*lane, len(wants)), done: make([]bool, len(wants)),
+		lanes: map[*holder]*lane{}, workers: make(chan struct{}, storeWorkers),
+	}
+	for i, w := range wants {
+		p.index[w.digest], p.pending[i] = i, i
+	}
+	err := p.run(ctx)
+	cancel()
+	p.wg.Wait()
+	return err
+}
+
+// run starts a lane for each holder, and a stage of the search whenever no lane
+// can serve what is left.
+func (p *pull) run(ctx context.Context) error {
+	s := p.s
+	for {
+		s.mu.Lock()
+		if p.err != nil || p.left == 0 {
+			defer s.mu.Unlock()
+			return p.err
+		}
+		serving := false
+		for _, h := range s.holders {
+			if !h.gone && p.lanes[h] == nil {
+				p.start(ctx, h)
+			}
+			a := p.lanes[h]
+			serving = serving || !h.gone && a != nil && p.left > a.open
+		}
+		asking, changed, missing := s.asking > 0, s.changed, p.missing(4)
+		s.mu.Unlock()
+		if !serving && !asking {
+			if !s.advance(missing) {
+				return s.failure(missing[0])
+			}
+			continue
+		}
+		var impatient <-chan time.Time
+		if !serving {
+			impatient = s.x.cfg.Clock.After(s.x.hedgeAfter())
+		}
+		select {
+		case <-changed:
+		case <-impatient:
+			s.advance(missing)
+		case <-ctx.Done():
+			return s.ended(ctx)
+		}
+	}
+}
+
+// hedgeAfter is how long a peer may send no byte before others take over.
+func (x *Exchange) hedgeAfter() time.Duration { return x.cfg.WantTimeout / hedgeFraction }
+
+// missing samples what is not done.
+func (p *pull) missing(n int) []forgeyard.Digest {
+	var out []forgeyard.Digest
+	for i := range p.wants {
+		if !p.done[i] {
+			if out = append(out, p.wants[i].digest); len(out) == n {
+				break
+			}
+		}
+	}
+	return out
+}
+
+// start gives a holder a lane. The caller holds session.mu.
+func (p *pull) start(ctx context.Context, h *holder) {
+	a := &lane{
+		p: p, h: h, arrivals: make(chan arrival, p.s.x.cfg.Window), lied: make(chan forgeyard.Digest, 1),
+		inflight: map[forgeyard.Digest]flying{}, refused: map[int]bool{},
+	}
+	p.lanes[h] = a
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		kind, why := a.run(ctx)
+		a.giveBack()
+		if why != "" {
+			p.s.lose(h, kind, why)
+		}
+	}()
+}
+
+// run takes wants and waits for their answers until the pull or the peer ends. It
+// returns why the peer was given up; empty when it was not.
+func (a *lane) run(ctx context.Context) (forgeyard.Kind, string) {
+	x, l := a.p.s.x, a.h.link
+	check := x.cfg.Clock.After(x.cfg.WantTimeout / silenceChecksPerWindow)
+	for {
+		changed, err := a.refill(ctx)
+		if ctx.Err() != nil {
+			return 0, ""
+		}
+		if err != nil {
+			return forgeyard.Unavailable, "wants could not be sent: " + reason(err)
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ""
+		case <-l.down:
+			return forgeyard.Unavailable, "the connection was lost"
+		case d := <-a.lied:
+			return forgeyard.Corrupt, a.liar(d)
+		case r := <-a.arrivals:
+			a.take(ctx, r)
+		case <-changed.session:
+		case <-changed.link:
+		case <-check:
+			if why := a.overdue(); why != "" {
+				x.silent(l.peer)
+				return forgeyard.Unavailable, why
+			}
+			check = x.cfg.Clock.After(x.cfg.WantTimeout / silenceChecksPerWindow)
+		}
+	}
+}
+
+// liar blames the peer for a block that nobody asked for.
+func (a *lane) liar(got forgeyard.Digest) string {
+	var wanted forgeyard.Digest
+	for d := range a.inflight {
+		wanted = d
+		break
+	}
+	why := fmt.Sprintf("sent other bytes than were asked for (%s)", got.Short())
+	a.p.s.x.blame(a.h.link.peer, wanted, why)
+	return why
+}
+
+// overdue says why the peer must be given up, or nothing.
+func (a *lane) overdue() string {
+	if len(a.inflight) == 0 || len(a.arrivals) > 0 {
+		return "" // what is here already is only waiting for the store
+	}
+	x := a.p.s.x
+	now := x.cfg.Clock.Now()
+	last := max(forgeyard.Instant(a.h.link.lastByte.Load()), a.since)
+	if quiet := now.Sub(last); quiet >= x.cfg.WantTimeout {
+		return fmt.Sprintf("sent nothing for %v", quiet.Round(time.Millisecond))
+	}
+	for d, f := range a.inflight {
+		if now >= f.by {
+			return fmt.Sprintf("withholds %s, which it was asked for and did not refuse", d.Short())
+		}
+	}
+	return ""
+}
+
+// waits are what a lane with room waits for: more wants, or room on the link.
+type waits struct{ session, link <-chan struct{} }
+
+// refill sends wants while there is room for a worthwhile message.
+func (a *lane) refill(ctx context.Context) (waits, error) {
+	x, l := a.p.s.x, a.h.link
+	n, bytes, changed := l.room()
+	if n == 0 {
+		return waits{link: changed}, nil
+	}
+	if len(a.inflight) > 0 && (n < x.cfg.Window/4 || bytes < windowBytes/4) {
+		return waits{}, nil // its own arrivals will make room
+	}
+	batch, next := a.p.next(a, n, bytes)
+	if len(batch) == 0 {
+		return waits{session: next}, nil
+	}
+	l.mu.Lock()
+	ahead := l.bytes
+	l.mu.Unlock()
+	for _, w := range batch {
+		ahead += w.size
+	}
+	by := x.cfg.Clock.Now().Add(x.cfg.WantTimeout + time.Duration(ahead)*time.Second/minBlockRate)
+	for _, w := range batch {
+		a.inflight[w.digest] = flying{a.p.index[w.digest], w.size, by}
+	}
+	rest, err := l.send(ctx, a, batch)
+	for _, w := range rest {
+		delete(a.inflight, w.digest)
+	}
+	a.p.putBack(a, rest)
+	return waits{link: changed}, err
+}
+
+// next takes wants for a lane, at most n and about bytes; when there is none, it
+// gives a channel that is closed when that may have changed.
+func (p *pull) next(a *lane, n int, bytes int64) ([]want, <-chan struct{}) {
+	s := p.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var batch []want
+	kept := p.pending[:0]
+	for at, i := range p.pending {
+		if len(batch) == n || bytes <= 0 && len(batch) > 0 {
+			kept = append(kept, p.pending[at:]...)
+			break
+		}
+		switch {
+		case p.done[i]:
+		case a.refused[i]:
+			kept = append(kept, i)
+		default:
+			batch = append(batch, p.wants[i])
+			p.flights[i]++
+			p.owner[i] = a
+			bytes -= p.wants[i].size
+		}
+	}
+	p.pending = kept
+	if len(batch) == 0 && len(a.inflight) == 0 {
+		batch = p.hedge(a, n)
+	}
+	if len(a.inflight) == 0 {
+		a.since = s.x.cfg.Clock.Now()
+	}
+	return batch, s.changed
+}
+
+// hedge takes, for a lane that has nothing to do, what a silent peer owes. The
+// caller holds session.mu.
+func (p *pull) hedge(a *lane, n int) []want {
+	x := p.s.x
+	now := x.cfg.Clock.Now()
+	slow := map[*lane]bool{}
+	for _, b := range p.lanes {
+		last := max(forgeyard.Instant(b.h.link.lastByte.Load()), b.since)
+		if b != a && now.Sub(last) >= x.hedgeAfter() {
+			slow[b] = true
+		}
+	}
+	if len(slow) == 0 {
+		return nil
+	}
+	var batch []want
+	for i := range p.wants {
+		if len(batch) == n {
+			break
+		}
+		if !p.done[i] && p.flights[i] == 1 && slow[p.owner[i]] && !a.refused[i] {
+			p.flights[i]++
+			p.owner[i] = a
+			batch = append(batch, p.wants[i])
+		}
+	}
+	x.stats.hedged.Add(int64(len(batch)))
+	return batch
+}
+
+// putBack returns wants that a lane has no longer in flight.
+func (p *pull) putBack(a *lane, ws []want) {
+	if len(ws) == 0 {
+		return
+	}
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	for _, w := range ws {
+		p.landed(p.index[w.digest])
+	}
+	p.s.wake()
+}
+
+// landed takes one flight off a want and makes it pending again unless it is done
+// or still in flight elsewhere. The caller holds session.mu.
+func (p *pull) landed(i int) {
+	p.flights[i]--
+	if p.flights[i] == 0 && !p.done[i] {
+		p.pending = append(p.pending, i)
+	}
+}
+
+// giveBack returns all that a lane still has in flight.
+func (a *lane) giveBack() {
+	a.h.link.drop(a)
+	var ws []want
+	for d, f := range a.inflight {
+		ws = append(ws, want{d, f.size})
+	}
+	a.p.putBack(a, ws)
+	a.inflight = nil
+}
+
+// take handles one answer: a block goes to the store in a goroutine of its own,
+// and its room is given back only then.
+func (a *lane) take(ctx context.Context, r arrival) {
+	f := a.inflight[r.digest]
+	delete(a.inflight, r.digest)
+	if r.data == nil {
+		a.p.refuse(a, f.i)
+		a.h.link.release(f.size)
+		return
+	}
+	p := a.p
+	p.workers <- struct{}{}
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		defer func() { <-p.workers }()
+		defer a.h.link.release(f.size)
+		p.store(ctx, a, f.i, r.data)
+	}()
+}
+
+// refuse notes that the lane's peer does not have a want.
+func (p *pull) refuse(a *lane, i int) {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if !a.refused[i] {
+		a.refused[i] = true
+		if !p.done[i] {
+			a.open++
+		}
+	}
+	p.landed(i)
+	p.s.wake()
+}
+
+// store delivers a block unless another lane was first, and offers it to peers.
+func (p *pull) store(ctx context.Context, a *lane, i int, b []byte) {
+	s := p.s
+	s.mu.Lock()
+	first := !p.done[i] && p.err == nil
+	p.done[i] = p.done[i] || first // so that a second copy is not stored too
+	s.mu.Unlock()
+	var err error
+	if first {
+		err = p.deliver(ctx, i, b)
+	} else {
+		s.x.stats.duplicates.Add(1)
+	}
+	s.mu.Lock()
+	if first && err != nil && p.err == nil && ctx.Err() == nil {
+		p.err = forgeyard.E(s.op, forgeyard.Other, err)
+	}
+	if first && err == nil {
+		p.left--
+		s.bytes += int64(len(b))
+		for _, l := range p.lanes {
+			if l.refused[i] {
+				l.open--
+			}
+		}
+	}
+	p.landed(i)
+	s.wake()
+	s.mu.Unlock()
+	if first && err == nil {
+		s.x.announce(p.wants[i].digest, b)
+	}
+}
+
+// announce offers a block that was just stored to peers who asked for it before.
+func (x *Exchange) announce(d forgeyard.Digest, b []byte) {
+	blk, err := blocks.NewBlockWithCid(b, toCID(d))
+	if err == nil {
+		err = x.server.NotifyNewBlocks(x.ctx, blk)
+	}
+	if err != nil {
+		x.cfg.Log.Debug("a block could not be announced", "digest", d, "err", err)
+	}
+}

@@ -1,0 +1,55 @@
+package peer
+
+import "sync/atomic"
+
+// Stats counts since the start. BytesIn and BytesOut are what bitswap's streams
+// carried; the rest is counted in pieces.
+type Stats struct {
+	BytesIn, BytesOut    int64
+	BlocksIn, BlocksOut  int64
+	DuplicateBlocks      int64 // came although already here or taken back
+	BadPeers             int64 // times a peer broke its word
+	SilentPeers          int64 // times a peer was given up for its silence
+	Refusals             int64 // wants answered with "don't have"
+	Hedged               int64 // wants sent to a second peer because the first was silent
+	Fetches, Failed      int64
+	Questions, Answered  int64 // who-has asked by us, answered by us
+	Replicated, Replicas int64 // acknowledged to us, made by us for others
+	Outstanding          int64 // wants at peers now
+	MostOutstanding      int64 // most wants at one peer ever, never above Window
+}
+
+type counters struct {
+	bytesIn, bytesOut, blocksIn, duplicates, badPeers, silent, refusals, hedged atomic.Int64
+	fetches, failed, questions, answered, replicated, replicas                  atomic.Int64
+	outstanding, mostOutstanding                                                atomic.Int64
+}
+
+// Stats gives the counters of now.
+func (x *Exchange) Stats() Stats {
+	c := &x.stats
+	s := Stats{
+		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
+		BlocksIn: c.blocksIn.Load(), DuplicateBlocks: c.duplicates.Load(),
+		BadPeers: c.badPeers.Load(), SilentPeers: c.silent.Load(),
+		Refusals: c.refusals.Load(), Hedged: c.hedged.Load(),
+		Fetches: c.fetches.Load(), Failed: c.failed.Load(),
+		Questions: c.questions.Load(), Answered: c.answered.Load(),
+		Replicated: c.replicated.Load(), Replicas: c.replicas.Load(),
+		Outstanding: c.outstanding.Load(), MostOutstanding: c.mostOutstanding.Load(),
+	}
+	if sent, err := x.server.Stat(); err == nil {
+		s.BlocksOut = int64(sent.BlocksSent)
+	}
+	return s
+}
+
+// raise sets a to at least v.
+func raise(a *atomic.Int64, v int64) {
+	for {
+		old := a.Load()
+		if old >= v || a.CompareAndSwap(old, v) {
+			return
+		}
+	}
+}
