@@ -178,7 +178,7 @@ func (x *decoder) sequence(n *yaml.Node, v reflect.Value, r rule, path string) {
 	}
 	s := reflect.MakeSlice(v.Type(), len(items), len(items))
 	for i, m := range items {
-		x.value(m, s.Index(i), r, fmt.Sprintf("%s[%d]", path, i))
+		x.value(m, s.Index(i), r, Index(path, i))
 	}
 	v.Set(s)
 }

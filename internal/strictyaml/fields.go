@@ -97,7 +97,7 @@ func leaves(v reflect.Value, path string, out *[]Leaf) {
 func sliceLeaves(v reflect.Value, path string, out *[]Leaf) {
 	if v.Len() > 0 && !isScalar(v.Type().Elem()) {
 		for i := range v.Len() {
-			leaves(v.Index(i), fmt.Sprintf("%s[%d]", path, i), out)
+			leaves(v.Index(i), Index(path, i), out)
 		}
 		return
 	}

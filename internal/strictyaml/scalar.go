@@ -56,7 +56,7 @@ func ParseSize(s string) (Size, error) {
 			break
 		}
 	}
-	n, ok := scaled(num, factor)
+	n, ok := ParseScaled(num, factor)
 	if !ok {
 		return 0, badScalar(s, "a size", "bytes as a number, or with a unit: KiB MiB GiB TiB, kB MB GB TB")
 	}
@@ -69,15 +69,16 @@ func ParseMilliCPU(s string) (MilliCPU, error) {
 	if rest, ok := strings.CutSuffix(s, "m"); ok {
 		num, factor = rest, 1
 	}
-	n, ok := scaled(num, factor)
+	n, ok := ParseScaled(num, factor)
 	if !ok {
 		return 0, badScalar(s, "a number of CPUs", "cores (2, 0.5) or thousandths (500m)")
 	}
 	return MilliCPU(n), nil
 }
 
-// scaled multiplies exactly, and refuses what is not a whole number after it.
-func scaled(num string, factor int64) (int64, bool) {
+// ParseScaled reads a decimal that is not negative and multiplies it exactly; what is
+// not a whole number after that is refused.
+func ParseScaled(num string, factor int64) (int64, bool) {
 	if !decimal.MatchString(num) {
 		return 0, false
 	}

@@ -211,10 +211,13 @@ func (d *Doc) indexNode(n *yaml.Node, path string) {
 		}
 	case yaml.SequenceNode:
 		for i, m := range n.Content {
-			d.indexNode(m, fmt.Sprintf("%s[%d]", path, i))
+			d.indexNode(m, Index(path, i))
 		}
 	}
 }
+
+// Index is the path of an element: `job.inputs[0]`.
+func Index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
 func join(path, key string) string {
 	if path == "" {

@@ -1,0 +1,254 @@
+// Package sitecfg decides what a configuration may say: node.yaml, which is one
+// machine's, and the site's policy, which lives in the log.
+//
+// A configuration is parsed strictly, validated against bounds, and then frozen:
+// it is a value without pointers into anything that changes. Effective tells for
+// each value whether it came from a flag, the environment, the file or the
+// default, which is what `doctor` shows. Reload tells which changes of node.yaml
+// a running node may take over and which need a restart (07§220).
+//
+// Local policy only tightens (07§217): a node may allow less than a job asks, and
+// then does not take it; it cannot make the site's rules weaker.
+//
+// The package is pure: it reads no file, no environment and no clock; callers do.
+package sitecfg
+
+import (
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/strictyaml"
+	"github.com/forgeyard/forgeyard-node/job"
+)
+
+// Size is a number of bytes, written `2GiB`.
+type Size = strictyaml.Size
+
+// MilliCPU is thousandths of a core, written `2`, `0.5` or `500m`.
+type MilliCPU = strictyaml.MilliCPU
+
+// Node is node.yaml.
+type Node struct {
+	// DataDir holds everything the node keeps. Default: chosen by the caller from
+	// the platform. A wrong value starts an empty node beside the enrolled one.
+	DataDir string `yaml:"data_dir"`
+	// Name is what people call the node. Default: the host's name, taken by the
+	// caller. It is never identity (07§203).
+	Name string `yaml:"name"`
+	// Listen is HOST:PORT of the mesh, TCP and QUIC on one number. Default :7444;
+	// an empty host is every address, port 0 takes a free one.
+	Listen string `yaml:"listen"`
+	// Gossip is HOST:PORT of the membership gossip, TCP and UDP. Default :7445.
+	Gossip string `yaml:"gossip"`
+	// HTTP is HOST:PORT of the API and dashboard. Default 127.0.0.1:7440; an
+	// address that is not loopback demands tokens of every caller.
+	HTTP string `yaml:"http"`
+	// Advertise are the HOST:PORT that other nodes are told to dial. Default: what
+	// Listen binds. Needed behind NAT or with several networks.
+	Advertise []string `yaml:"advertise"`
+	// Labels are hints for placement, never trust (decision 12).
+	Labels map[string]string `yaml:"labels"`
+	// Executors are what may run work here. Default [sandbox]. `process` is weaker
+	// and off unless listed (decision 9); with an empty list the node runs nothing.
+	Executors []string `yaml:"executors" enum:"sandbox|process"`
+	// Process is for the process executor only.
+	Process ProcessConfig `yaml:"process"`
+	// Limits bound what jobs may use of this machine.
+	Limits LimitsConfig `yaml:"limits"`
+	// CAS bounds the content store.
+	CAS CASConfig `yaml:"cas"`
+	// Spool bounds the log spool.
+	Spool SpoolConfig `yaml:"spool"`
+	// Sandbox opens the sandbox where the machine needs it.
+	Sandbox SandboxConfig `yaml:"sandbox"`
+	// Toolchains are tools that are named here rather than found by probing.
+	Toolchains []ToolchainConfig `yaml:"toolchains"`
+	// Devices are the devices that this node hosts.
+	Devices []DeviceConfig `yaml:"devices"`
+	// Policy is what this node allows; it only tightens.
+	Policy PolicyConfig `yaml:"policy"`
+	// Reconnect paces the return to the site.
+	Reconnect ReconnectConfig `yaml:"reconnect"`
+	// Shutdown bounds an orderly end.
+	Shutdown ShutdownConfig `yaml:"shutdown"`
+	// Log is what the daemon writes about itself.
+	Log LogConfig `yaml:"log"`
+	// Retention is how long local leftovers are kept (decision 14).
+	Retention RetentionConfig `yaml:"retention"`
+}
+
+// ProcessConfig is the account that the process executor runs work under.
+type ProcessConfig struct {
+	// UID and GID of the workload when the daemon is root. Default 65534 (nobody);
+	// 0 is refused. A daemon that is not root runs work as itself.
+	UID uint32 `yaml:"uid"`
+	GID uint32 `yaml:"gid"`
+}
+
+// LimitsConfig bounds all jobs of this node together.
+type LimitsConfig struct {
+	// MaxJobs is a hard local guard (07§224). Default 4; 0 runs nothing.
+	MaxJobs int `yaml:"max_jobs"`
+	// CPU, Memory and Disk for jobs. Default 0: what the machine has, less Reserve.
+	CPU    MilliCPU `yaml:"cpu"`
+	Memory Size     `yaml:"memory"`
+	Disk   Size     `yaml:"disk"`
+	// Reserve is never given to jobs (07§222).
+	Reserve ReserveConfig `yaml:"reserve"`
+}
+
+// ReserveConfig is kept back for the node and the machine's owner.
+type ReserveConfig struct {
+	// CPU defaults to 0: the daemon's share is small and comes by priority.
+	CPU MilliCPU `yaml:"cpu"`
+	// Memory defaults to 256MiB. Too little, and a job's peak kills the daemon.
+	Memory Size `yaml:"memory"`
+	// Disk defaults to 1GiB. A full disk stops commits on a voter.
+	Disk Size `yaml:"disk"`
+}
+
+// CASConfig bounds the content store.
+type CASConfig struct {
+	// Limit in bytes. Default 0: bounded by Reserve alone.
+	Limit Size `yaml:"limit"`
+	// Reserve is the free space below which the store takes no more. Default 1GiB.
+	Reserve Size `yaml:"reserve"`
+}
+
+// SpoolConfig bounds the log spool.
+type SpoolConfig struct {
+	// Limit in bytes of logs that the store has not taken yet. Default 1GiB; when it
+	// is reached the workload's pipe fills and it waits (decision 17).
+	Limit Size `yaml:"limit"`
+}
+
+// SandboxConfig opens the sandbox.
+type SandboxConfig struct {
+	// ReadOnlyBinds are absolute host paths that every sandbox sees, read-only.
+	// Default none beyond the system directories. What stands there is visible to
+	// every job.
+	ReadOnlyBinds []string `yaml:"read_only_binds"`
+}
+
+// ToolchainConfig names a tool.
+type ToolchainConfig struct {
+	Name    string `yaml:"name" strict:"required"`
+	Version string `yaml:"version"`
+	// Path is the absolute path of the program. Default: found in the sandbox's PATH.
+	Path string `yaml:"path"`
+}
+
+// DeviceConfig declares a device that this node hosts.
+type DeviceConfig struct {
+	ID     forgeyard.DeviceID `yaml:"id" strict:"required"`
+	Kind   string             `yaml:"kind" strict:"required" enum:"serial"`
+	Path   string             `yaml:"path" strict:"required"` // absolute; prefer /dev/serial/by-id/…
+	Labels map[string]string  `yaml:"labels"`
+	// Serial is the serial number that must be found at Path. Default none: then
+	// the path alone is the identity.
+	Serial string `yaml:"serial"`
+	// Baud of a serial console. Default 115200.
+	Baud  int         `yaml:"baud"`
+	Reset ResetConfig `yaml:"reset"`
+}
+
+// ResetConfig is how a device is brought back to its baseline. Without Send and
+// Expect the reset only ends the streams and drops what is buffered, and its
+// evidence says so.
+type ResetConfig struct {
+	Send   string `yaml:"send"`   // bytes to write; default none
+	Expect string `yaml:"expect"` // text that must then be read; default none
+	// Timeout of the whole reset. Default 30s; a reset that does not end in it failed.
+	Timeout time.Duration `yaml:"timeout"`
+}
+
+// PolicyConfig is what this node allows.
+type PolicyConfig struct {
+	// Network is the widest network that a job may have here. Default none: a job
+	// that asks for more is not taken.
+	Network job.Network `yaml:"network" enum:"none|site|host"`
+}
+
+// Allows reports whether a job's network is within the policy.
+func (p PolicyConfig) Allows(n job.Network) bool { return width(n) <= width(p.Network) }
+
+// Networks lists what the policy allows, for the node's capabilities.
+func (p PolicyConfig) Networks() []job.Network {
+	all := []job.Network{job.NetworkNone, job.NetworkSite, job.NetworkHost}
+	return all[:width(p.Network)+1]
+}
+
+func width(n job.Network) int {
+	switch n {
+	case job.NetworkSite:
+		return 1
+	case job.NetworkHost:
+		return 2
+	}
+	return 0
+}
+
+// ReconnectConfig paces the return to the site (07§132).
+type ReconnectConfig struct {
+	// MaxBackoff is the longest wait between tries. Default 30s.
+	MaxBackoff time.Duration `yaml:"max_backoff"`
+}
+
+// ShutdownConfig bounds an orderly end (07§104).
+type ShutdownConfig struct {
+	// Grace is what running work gets before it is killed. Default 30s.
+	Grace time.Duration `yaml:"grace"`
+}
+
+// LogConfig is what the daemon writes about itself.
+type LogConfig struct {
+	Level  string `yaml:"level" enum:"debug|info|warn|error"` // default info
+	Format string `yaml:"format" enum:"text|json"`            // default text
+}
+
+// RetentionConfig is how long local leftovers are kept.
+type RetentionConfig struct {
+	// Finalize is how long a finished attempt's workspace stays. Default 30m; 0 removes it at once.
+	Finalize time.Duration `yaml:"finalize"`
+	// StaleWorkspace is how long one that nobody owns stays. Default 1h; 0 removes it at once.
+	StaleWorkspace time.Duration `yaml:"stale_workspace"`
+	// DebugFailed keeps a failed attempt's workspace for a person. Default 0: off.
+	DebugFailed time.Duration `yaml:"debug_failed"`
+}
+
+// DefaultNode is a node of which nothing was said.
+func DefaultNode() Node {
+	return Node{
+		Listen:    ":7444",
+		Gossip:    ":7445",
+		HTTP:      "127.0.0.1:7440",
+		Executors: []string{job.HarnessSandbox},
+		Process:   ProcessConfig{UID: nobody, GID: nobody},
+		Limits:    LimitsConfig{MaxJobs: 4, Reserve: ReserveConfig{Memory: 256 << 20, Disk: 1 << 30}},
+		CAS:       CASConfig{Reserve: 1 << 30},
+		Spool:     SpoolConfig{Limit: 1 << 30},
+		Policy:    PolicyConfig{Network: job.NetworkNone},
+		Reconnect: ReconnectConfig{MaxBackoff: 30 * time.Second},
+		Shutdown:  ShutdownConfig{Grace: 30 * time.Second},
+		Log:       LogConfig{Level: "info", Format: "text"},
+		Retention: RetentionConfig{Finalize: 30 * time.Minute, StaleWorkspace: time.Hour},
+	}
+}
+
+// Runs reports whether the executor is listed.
+func (n Node) Runs(executor string) bool {
+	for _, e := range n.Executors {
+		if e == executor {
+			return true
+		}
+	}
+	return false
+}
+
+// nobody is the account without rights on Linux and the BSDs.
+const nobody = 65534
+
+const (
+	defaultBaud         = 115200
+	defaultResetTimeout = 30 * time.Second
+)
