@@ -144,6 +144,21 @@ func (l *link) send(ctx context.Context, a *lane, batch []want) (rest []want, er
 	return rest, l.transmit(ctx, m)
 }
 
+// repeat asks again for what a lane still waits for.
+func (l *link) repeat(ctx context.Context, a *lane) error {
+	l.sendMu.Lock()
+	defer l.sendMu.Unlock()
+	m := message.New(false)
+	l.mu.Lock()
+	for d := range a.inflight {
+		if slices.Contains(l.waiting[d], a) {
+			m.AddEntry(toCID(d), 1, pb.Message_Wantlist_Block, true)
+		}
+	}
+	l.mu.Unlock()
+	return l.transmit(ctx, m)
+}
+
 // cancelInto adds what is no longer wanted by anybody. The caller holds mu.
 func (l *link) cancelInto(m message.BitSwapMessage) {
 	for _, d := range l.cancels {

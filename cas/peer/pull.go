@@ -40,6 +40,8 @@ type lane struct {
 	inflight map[forgeyard.Digest]flying
 	since    forgeyard.Instant // when something was first in flight after nothing was; written under session.mu
 
+	asked forgeyard.Instant // when wants were last repeated
+
 	refused map[int]bool // wants this holder does not have; guarded by session.mu
 	open    int          // of them, not done
 }
@@ -175,6 +177,9 @@ func (a *lane) run(ctx context.Context) (forgeyard.Kind, string) {
 				x.silent(l.peer)
 				return forgeyard.Unavailable, why
 			}
+			if err := a.repeat(ctx); err != nil && ctx.Err() == nil {
+				return forgeyard.Unavailable, "wants could not be repeated: " + reason(err)
+			}
 			check = x.cfg.Clock.After(x.cfg.WantTimeout / silenceChecksPerWindow)
 		}
 	}
@@ -209,6 +214,22 @@ func (a *lane) overdue() string {
 		}
 	}
 	return ""
+}
+
+// repeat asks again once the peer has been silent for a while. boxo's server drops
+// a want for a block that it is just sending, and what it sends is lost when the
+// stream is refused or belonged to a connection's earlier life; while bytes come
+// nothing is repeated, so a thin line carries nothing twice.
+func (a *lane) repeat(ctx context.Context) error {
+	x := a.p.s.x
+	now := x.cfg.Clock.Now()
+	heard := max(forgeyard.Instant(a.h.link.lastByte.Load()), a.since)
+	if len(a.inflight) == 0 || len(a.arrivals) > 0 || a.asked >= heard || now.Sub(heard) < x.hedgeAfter() {
+		return nil
+	}
+	a.asked = now
+	x.stats.repeated.Add(int64(len(a.inflight)))
+	return a.h.link.repeat(ctx, a)
 }
 
 // waits are what a lane with room waits for: more wants, or room on the link.

@@ -11,6 +11,7 @@ type Stats struct {
 	BadPeers             int64 // times a peer broke its word
 	SilentPeers          int64 // times a peer was given up for its silence
 	Refusals             int64 // wants answered with "don't have"
+	Repeated             int64 // wants asked for again at a peer that had fallen silent
 	Hedged               int64 // wants sent to a second peer because the first was silent
 	Fetches, Failed      int64
 	Questions, Answered  int64 // who-has asked by us, answered by us
@@ -20,9 +21,9 @@ type Stats struct {
 }
 
 type counters struct {
-	bytesIn, bytesOut, blocksIn, duplicates, badPeers, silent, refusals, hedged atomic.Int64
-	fetches, failed, questions, answered, replicated, replicas                  atomic.Int64
-	outstanding, mostOutstanding                                                atomic.Int64
+	bytesIn, bytesOut, blocksIn, duplicates, badPeers, silent, refusals, hedged, repeated atomic.Int64
+	fetches, failed, questions, answered, replicated, replicas                            atomic.Int64
+	outstanding, mostOutstanding                                                          atomic.Int64
 }
 
 // Stats gives the counters of now.
@@ -32,7 +33,7 @@ func (x *Exchange) Stats() Stats {
 		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 		BlocksIn: c.blocksIn.Load(), DuplicateBlocks: c.duplicates.Load(),
 		BadPeers: c.badPeers.Load(), SilentPeers: c.silent.Load(),
-		Refusals: c.refusals.Load(), Hedged: c.hedged.Load(),
+		Refusals: c.refusals.Load(), Repeated: c.repeated.Load(), Hedged: c.hedged.Load(),
 		Fetches: c.fetches.Load(), Failed: c.failed.Load(),
 		Questions: c.questions.Load(), Answered: c.answered.Load(),
 		Replicated: c.replicated.Load(), Replicas: c.replicas.Load(),
