@@ -1,0 +1,59 @@
+package spool
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A full disk drops, and a gap frame with a number of its own counts the bytes.
+func TestFullDiskLeavesAGap(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount a small tmpfs")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("small", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("no tmpfs can be mounted: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 128<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, Config{Dir: filepath.Join(dir, "s")})
+	for range 20 {
+		if err := s.Append(t.Context(), Stdout, 1, make([]byte, 16<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := s.Last()
+	if kept == 0 || kept >= 20 {
+		t.Fatalf("%d frames of 16 KiB on a disk of 128 KiB", kept)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Append(t.Context(), Stdout, 1, []byte("after")); err != nil {
+		t.Fatal(err)
+	}
+	var gap Gap
+	var last []byte
+	seq := uint64(1)
+	for f, err := range s.Tail(t.Context(), 1, false) {
+		if err != nil || f.Seq != seq {
+			t.Fatalf("%d %v", f.Seq, err)
+		}
+		if f.Stream == Structured {
+			if err := json.Unmarshal(f.Bytes, &gap); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seq, last = seq+1, f.Bytes
+	}
+	if want := int64(20-kept) * 16 << 10; gap.Event != "gap" || gap.Bytes != want || string(last) != "after" {
+		t.Errorf("%+v, want %d bytes; last %q", gap, want, last)
+	}
+}

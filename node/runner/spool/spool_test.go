@@ -1,0 +1,358 @@
+package spool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/disk"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+)
+
+const patience = 60 * time.Second
+
+func open(t *testing.T, cfg Config) *Spool {
+	t.Helper()
+	if cfg.Dir == "" {
+		cfg.Dir = filepath.Join(t.TempDir(), "s")
+	}
+	if cfg.Epoch == 0 {
+		cfg.Epoch = 1
+	}
+	cfg.Clock = clock.NewManual(time.UnixMilli(1_700_000_000_000))
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func store(t *testing.T) cas.Store {
+	t.Helper()
+	s, err := disk.Open(disk.Config{Dir: t.TempDir(), NoSync: true, Reserve: -1, ReserveInodes: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func add(t *testing.T, s *Spool, text string) {
+	t.Helper()
+	if err := s.Append(t.Context(), Stdout, 1, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, s *Spool, from uint64) string {
+	t.Helper()
+	var b strings.Builder
+	seq := from
+	for f, err := range s.Tail(t.Context(), from, false) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seq != 0 && f.Seq != seq {
+			t.Fatalf("frame %d where %d is due", f.Seq, seq)
+		}
+		seq = f.Seq + 1
+		b.Write(f.Bytes)
+	}
+	return b.String()
+}
+
+// RA-241: from 1, no gap; across a reopen and a later epoch too.
+func TestSequenceAcrossReopenAndEpochs(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Config{Dir: dir})
+	add(t, s, "a")
+	add(t, s, strings.Repeat("b", MaxFrameBytes+1)) // two frames
+	if s.Last() != 3 {
+		t.Fatalf("last %d", s.Last())
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, Config{Dir: dir})
+	add(t, s, "c")
+	if got := read(t, s, 1); got != "a"+strings.Repeat("b", MaxFrameBytes+1)+"c" {
+		t.Fatalf("%d bytes", len(got))
+	}
+	next := open(t, Config{Epoch: 2, First: s.Last() + 1})
+	if err := next.Event(t.Context(), 0, map[string]any{"event": "epoch"}); err != nil {
+		t.Fatal(err)
+	}
+	for f, err := range next.Tail(t.Context(), 0, false) {
+		if err != nil || f.Seq != 5 || f.Epoch != 2 || f.Stream != Structured || f.At != 1_700_000_000_000 {
+			t.Fatalf("%+v %v", f, err)
+		}
+	}
+}
+
+// A crash tears the last frame: it is cut away and its number used again.
+func TestTornTail(t *testing.T) {
+	for _, cut := range []int64{1, 9, 30} {
+		dir := t.TempDir()
+		s := open(t, Config{Dir: dir})
+		add(t, s, "one")
+		add(t, s, "two")
+		s.Close()
+		name := filepath.Join(dir, "00000000000000000001.log")
+		st, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(name, st.Size()-cut); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, Config{Dir: dir})
+		if s.Last() != 1 {
+			t.Errorf("cut %d: last %d", cut, s.Last())
+		}
+		add(t, s, "TWO")
+		if got := read(t, s, 1); got != "oneTWO" {
+			t.Errorf("cut %d: %q", cut, got)
+		}
+	}
+}
+
+// A flipped byte is contained: what is before it stays, nothing wrong is shown.
+func TestDamage(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Config{Dir: dir})
+	for range 100 {
+		add(t, s, strings.Repeat("x", MaxFrameBytes))
+	}
+	s.Close()
+	names, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+	if len(names) < 2 {
+		t.Fatalf("%d segments", len(names))
+	}
+	b, err := os.ReadFile(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(names[0], b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, Config{Dir: dir})
+	if s.Last() == 0 || s.Last() >= 64 {
+		t.Errorf("last %d", s.Last())
+	}
+	if got := read(t, s, 1); strings.Trim(got, "x") != "" {
+		t.Error("damaged bytes were shown")
+	}
+	if aside, _ := filepath.Glob(filepath.Join(dir, "*.damaged")); len(aside) != len(names)-1 {
+		t.Errorf("put aside %v", aside)
+	}
+}
+
+func TestTailFollows(t *testing.T) {
+	s := open(t, Config{})
+	got := make(chan string, 16)
+	go func() {
+		for f, err := range s.Tail(context.Background(), 1, true) {
+			if err != nil {
+				got <- err.Error()
+			} else {
+				got <- string(f.Bytes)
+			}
+		}
+		close(got)
+	}()
+	await := func(want string) {
+		t.Helper()
+		select {
+		case g := <-got:
+			if g != want {
+				t.Fatalf("%q, not %q", g, want)
+			}
+		case <-time.After(patience):
+			t.Fatal("nothing came")
+		}
+	}
+	add(t, s, "1")
+	await("1")
+	add(t, s, "2")
+	await("2")
+	s.Close()
+	await("")
+}
+
+// RA-244, RA-245: a reader that stalls costs the writer neither time nor memory.
+func TestSlowReaderNeverBlocks(t *testing.T) {
+	s := open(t, Config{})
+	add(t, s, "x")
+	stalled := make(chan struct{})
+	done := make(chan int)
+	go func() {
+		n := 0
+		for _, err := range s.Tail(context.Background(), 1, true) {
+			if err != nil {
+				t.Error(err)
+			}
+			n++
+			<-stalled
+		}
+		done <- n
+	}()
+	for range 300 {
+		add(t, s, strings.Repeat("y", 30_000))
+	}
+	s.Close()
+	close(stalled)
+	if n := <-done; n != 301 {
+		t.Errorf("the reader got %d frames", n)
+	}
+}
+
+func TestFlushAndChunks(t *testing.T) {
+	s, st := open(t, Config{}), store(t)
+	for range 40 {
+		add(t, s, strings.Repeat("z", 50_000))
+	}
+	first, err := s.Flush(t.Context(), st)
+	if err != nil || len(first) < 2 {
+		t.Fatalf("%v %v", first, err)
+	}
+	add(t, s, "end")
+	if _, err := s.Flush(t.Context(), st); err != nil {
+		t.Fatal(err)
+	}
+	if more, err := s.Flush(t.Context(), st); err != nil || len(more) != 0 {
+		t.Fatalf("nothing new, and %v %v", more, err)
+	}
+	seq := uint64(1)
+	for _, c := range s.Chunks() {
+		if c.FirstSeq != seq || c.Size > chunkBytes {
+			t.Fatalf("chunk %+v starts not at %d", c, seq)
+		}
+		o, err := st.Open(t.Context(), c.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for f, err := range DecodeFrames(o) {
+			if err != nil || f.Seq != seq {
+				t.Fatalf("%d %v", f.Seq, err)
+			}
+			seq++
+		}
+		o.Close()
+		if c.LastSeq != seq-1 {
+			t.Fatalf("%+v ended at %d", c, seq-1)
+		}
+	}
+	if seq != 42 || s.Flushed() != 41 || s.Unflushed() > markBytes+headerSize {
+		t.Errorf("%d %d %d", seq, s.Flushed(), s.Unflushed())
+	}
+}
+
+// Decision 17: a full spool holds the writer back, and a flush lets it go on.
+func TestFullSpoolHoldsBack(t *testing.T) {
+	s, st := open(t, Config{Limit: 10 << 20}), store(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var err error
+	n := 0
+	for ; n < 1000; n++ {
+		if s.Unflushed()+40_000 > 10<<20 {
+			break
+		}
+		add(t, s, strings.Repeat("w", 40_000))
+	}
+	wrote := make(chan error, 1)
+	go func() { wrote <- s.Append(ctx, Stdout, 1, make([]byte, 60_000)) }()
+	cancel()
+	if err = <-wrote; forgeyard.KindOf(err) != forgeyard.Interrupted {
+		t.Fatalf("after %d frames: %v", n, err)
+	}
+	go func() { wrote <- s.Append(t.Context(), Stdout, 1, make([]byte, 60_000)) }()
+	if _, err := s.Flush(t.Context(), st); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-wrote:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("a flush freed space and the writer still waits")
+	}
+	// The space was given back, and who asks for it is told where it is.
+	for _, err := range s.Tail(t.Context(), 1, false) {
+		if forgeyard.KindOf(err) != forgeyard.NotFound {
+			t.Fatalf("%v", err)
+		}
+	}
+	go func() { wrote <- s.Append(t.Context(), Stdout, 1, make([]byte, 11<<20)) }()
+	s.Close()
+	if err := <-wrote; forgeyard.KindOf(err) != forgeyard.Conflict {
+		t.Fatalf("after Close: %v", err)
+	}
+}
+
+// The bytes of version 1 open for ever.
+func TestVersion1(t *testing.T) {
+	name := filepath.Join("testdata", "version1.fylog")
+	f := Frame{Seq: 7, At: 1_700_000_000_000, Stream: Stderr, Epoch: 3, Step: 2, Bytes: []byte("kept\n")}
+	want := appendFrame(bytes.Clone(header), &f)
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(b, want) {
+		t.Errorf("this version writes %x", want)
+	}
+	for g, err := range DecodeFrames(bytes.NewReader(b)) {
+		if err != nil || g.Seq != f.Seq || g.At != f.At || g.Stream != f.Stream || g.Epoch != f.Epoch || g.Step != f.Step || string(g.Bytes) != "kept\n" {
+			t.Errorf("%+v %v", g, err)
+		}
+	}
+}
+
+func FuzzDecodeFrames(f *testing.F) {
+	good := bytes.Clone(header)
+	for i := range uint64(3) {
+		good = appendFrame(good, &Frame{Seq: i + 1, Stream: Stdout, Bytes: []byte("text")})
+	}
+	f.Add(good)
+	f.Add(good[:len(good)-2])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		out := bytes.Clone(header)
+		clean := true
+		for fr, err := range DecodeFrames(bytes.NewReader(b)) {
+			if err != nil {
+				clean = false
+				if forgeyard.KindOf(err) != forgeyard.Corrupt {
+					t.Fatalf("%v", err)
+				}
+				break
+			}
+			out = appendFrame(out, &fr)
+		}
+		if clean && !bytes.Equal(out, b) {
+			t.Fatal("accepted bytes that it would not write")
+		}
+	})
+}
+
+func TestDecodeRefusesGaps(t *testing.T) {
+	b := bytes.Clone(header)
+	b = appendFrame(b, &Frame{Seq: 1, Stream: Stdout})
+	b = appendFrame(b, &Frame{Seq: 3, Stream: Stdout})
+	var got error
+	for _, err := range DecodeFrames(bytes.NewReader(b)) {
+		got = errors.Join(got, err)
+	}
+	if forgeyard.KindOf(got) != forgeyard.Corrupt && !strings.Contains(got.Error(), "frame 3 follows 1") {
+		t.Errorf("%v", got)
+	}
+}
