@@ -66,7 +66,6 @@ type MessageKind string
 // Message kinds.
 const (
 	MessageCommit        MessageKind = "commit" // slot Seq is sealed; waits for an answer
-	MessageAbort         MessageKind = "abort"  // the program gave slot Seq up
 	MessageRestoreOK     MessageKind = "restore-ok"
 	MessageRestoreReject MessageKind = "restore-reject"
 )
@@ -78,7 +77,7 @@ type Message struct {
 	Kind    MessageKind         `json:"kind"`
 	Attempt forgeyard.AttemptID `json:"attempt"`
 	Epoch   uint64              `json:"epoch"`
-	Seq     int                 `json:"seq,omitempty"` // slot, for commit and abort
+	Seq     int                 `json:"seq,omitempty"` // slot, for commit
 	Reason  string              `json:"reason,omitempty"`
 }
 
@@ -94,7 +93,7 @@ func ParseMessage(b []byte) (Message, error) {
 	if err := parseJSON("message", b, MaxControlBytes, &m); err != nil {
 		return Message{}, err
 	}
-	slot := m.Kind == MessageCommit || m.Kind == MessageAbort
+	slot := m.Kind == MessageCommit
 	known := slot || m.Kind == MessageRestoreOK || m.Kind == MessageRestoreReject
 	if m.V != ProtocolVersion || m.N < 1 || m.N > MaxSeq || !known || slot != (m.Seq > 0) || m.Seq > MaxSeq || m.Seq < 0 {
 		return Message{}, forgeyard.Errorf("parse message", forgeyard.Invalid, "v %d, n %d, kind %q, seq %d: not a message of protocol %d", m.V, m.N, forgeyard.Clip(string(m.Kind), 40), m.Seq, ProtocolVersion)
