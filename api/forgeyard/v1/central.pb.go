@@ -34,6 +34,9 @@ type EnrolRequest struct {
 	TicketId      string                 `protobuf:"bytes,4,opt,name=ticket_id,json=ticketId,proto3" json:"ticket_id,omitempty"`
 	Secret        []byte                 `protobuf:"bytes,5,opt,name=secret,proto3" json:"secret,omitempty"`
 	Proof         []byte                 `protobuf:"bytes,6,opt,name=proof,proto3" json:"proof,omitempty"` // signature of the site key over the central's peer id, ticket and site
+	// A site that reported to another daemon before goes on with its own numbers.
+	First         uint64 `protobuf:"varint,7,opt,name=first,proto3" json:"first,omitempty"`   // number of the next outbox record that it will send
+	Cursor        uint64 `protobuf:"varint,8,opt,name=cursor,proto3" json:"cursor,omitempty"` // delegation records taken in so far, from whomever
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -108,6 +111,20 @@ func (x *EnrolRequest) GetProof() []byte {
 		return x.Proof
 	}
 	return nil
+}
+
+func (x *EnrolRequest) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *EnrolRequest) GetCursor() uint64 {
+	if x != nil {
+		return x.Cursor
+	}
+	return 0
 }
 
 type EnrolResponse struct {
@@ -223,14 +240,16 @@ func (x *UplinkTerms) GetAllowance() *durationpb.Duration {
 }
 
 type SyncRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SiteId        string                 `protobuf:"bytes,1,opt,name=site_id,json=siteId,proto3" json:"site_id,omitempty"`
-	Cursor        uint64                 `protobuf:"varint,2,opt,name=cursor,proto3" json:"cursor,omitempty"`  // delegation records taken in
-	Records       [][]byte               `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"` // site.Record as deterministic CBOR, in order, without a gap
-	First         uint64                 `protobuf:"varint,4,opt,name=first,proto3" json:"first,omitempty"`    // number of the first record
-	Incarnation   uint64                 `protobuf:"varint,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Connectivity  *Connectivity          `protobuf:"bytes,6,opt,name=connectivity,proto3" json:"connectivity,omitempty"` // for people
-	Holders       []string               `protobuf:"bytes,7,rep,name=holders,proto3" json:"holders,omitempty"`           // peer ids of members that hold the objects named in records
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	SiteId       string                 `protobuf:"bytes,1,opt,name=site_id,json=siteId,proto3" json:"site_id,omitempty"`
+	Cursor       uint64                 `protobuf:"varint,2,opt,name=cursor,proto3" json:"cursor,omitempty"`  // delegation records taken in
+	Records      [][]byte               `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"` // site.Record as deterministic CBOR, in order, without a gap
+	First        uint64                 `protobuf:"varint,4,opt,name=first,proto3" json:"first,omitempty"`    // number of the first record
+	Incarnation  uint64                 `protobuf:"varint,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Connectivity *Connectivity          `protobuf:"bytes,6,opt,name=connectivity,proto3" json:"connectivity,omitempty"` // for people
+	// Members that hold the objects named in records: peer ids, or multiaddrs that
+	// end in /p2p/ID where the daemon may have to dial.
+	Holders       []string `protobuf:"bytes,7,rep,name=holders,proto3" json:"holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -315,13 +334,16 @@ func (x *SyncRequest) GetHolders() []string {
 }
 
 type SyncResponse struct {
-	state         protoimpl.MessageState  `protogen:"open.v1"`
-	Terms         *UplinkTerms            `protobuf:"bytes,1,opt,name=terms,proto3" json:"terms,omitempty"`
-	Acked         uint64                  `protobuf:"varint,2,opt,name=acked,proto3" json:"acked,omitempty"` // every record up to this one is the daemon's for good
-	Verdicts      []*SyncResponse_Verdict `protobuf:"bytes,3,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
-	Delegations   [][]byte                `protobuf:"bytes,4,rep,name=delegations,proto3" json:"delegations,omitempty"` // site.Delegation as deterministic CBOR
-	Cursor        uint64                  `protobuf:"varint,5,opt,name=cursor,proto3" json:"cursor,omitempty"`          // number of the last delegation record sent
-	Want          []string                `protobuf:"bytes,6,rep,name=want,proto3" json:"want,omitempty"`               // digests of objects that the daemon lacks for acknowledged records
+	state       protoimpl.MessageState  `protogen:"open.v1"`
+	Terms       *UplinkTerms            `protobuf:"bytes,1,opt,name=terms,proto3" json:"terms,omitempty"`
+	Acked       uint64                  `protobuf:"varint,2,opt,name=acked,proto3" json:"acked,omitempty"` // every record up to this one is the daemon's for good
+	Verdicts    []*SyncResponse_Verdict `protobuf:"bytes,3,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	Delegations [][]byte                `protobuf:"bytes,4,rep,name=delegations,proto3" json:"delegations,omitempty"` // site.Delegation as deterministic CBOR
+	Cursor      uint64                  `protobuf:"varint,5,opt,name=cursor,proto3" json:"cursor,omitempty"`          // number of the last delegation record sent
+	Want        []string                `protobuf:"bytes,6,rep,name=want,proto3" json:"want,omitempty"`               // digests of objects that the daemon lacks for acknowledged records
+	// Grants that a record after the site's cursor takes back, whether or not that record
+	// is among delegations: they are applied first (E15).
+	Cancelled     []string `protobuf:"bytes,7,rep,name=cancelled,proto3" json:"cancelled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -394,6 +416,13 @@ func (x *SyncResponse) GetCursor() uint64 {
 func (x *SyncResponse) GetWant() []string {
 	if x != nil {
 		return x.Want
+	}
+	return nil
+}
+
+func (x *SyncResponse) GetCancelled() []string {
+	if x != nil {
+		return x.Cancelled
 	}
 	return nil
 }
@@ -575,6 +604,7 @@ type Ticket struct {
 	TicketId      string                 `protobuf:"bytes,1,opt,name=ticket_id,json=ticketId,proto3" json:"ticket_id,omitempty"`
 	Ticket        string                 `protobuf:"bytes,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	Terms         *UplinkTerms           `protobuf:"bytes,4,opt,name=terms,proto3" json:"terms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -626,6 +656,13 @@ func (x *Ticket) GetTicket() string {
 func (x *Ticket) GetExpires() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Expires
+	}
+	return nil
+}
+
+func (x *Ticket) GetTerms() *UplinkTerms {
+	if x != nil {
+		return x.Terms
 	}
 	return nil
 }
@@ -711,18 +748,23 @@ func (x *ListSitesResponse) GetSites() []*CentralSite {
 }
 
 type CentralSite struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SiteId        string                 `protobuf:"bytes,1,opt,name=site_id,json=siteId,proto3" json:"site_id,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Enrolled      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=enrolled,proto3" json:"enrolled,omitempty"`
-	LastContact   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
-	Records       uint64                 `protobuf:"varint,5,opt,name=records,proto3" json:"records,omitempty"` // taken, in order, without a gap
-	Delegated     uint64                 `protobuf:"varint,6,opt,name=delegated,proto3" json:"delegated,omitempty"`
-	Connectivity  *Connectivity          `protobuf:"bytes,7,opt,name=connectivity,proto3" json:"connectivity,omitempty"` // as the site last said
-	AsOf          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
-	Terms         *UplinkTerms           `protobuf:"bytes,9,opt,name=terms,proto3" json:"terms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	SiteId         string                 `protobuf:"bytes,1,opt,name=site_id,json=siteId,proto3" json:"site_id,omitempty"`
+	Name           string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Enrolled       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=enrolled,proto3" json:"enrolled,omitempty"`
+	LastContact    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
+	Records        uint64                 `protobuf:"varint,5,opt,name=records,proto3" json:"records,omitempty"` // taken, in order, without a gap
+	Delegated      uint64                 `protobuf:"varint,6,opt,name=delegated,proto3" json:"delegated,omitempty"`
+	Connectivity   *Connectivity          `protobuf:"bytes,7,opt,name=connectivity,proto3" json:"connectivity,omitempty"` // as the site last said
+	AsOf           *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	Terms          *UplinkTerms           `protobuf:"bytes,9,opt,name=terms,proto3" json:"terms,omitempty"`
+	Cursor         uint64                 `protobuf:"varint,10,opt,name=cursor,proto3" json:"cursor,omitempty"`                                       // delegation records that the site has taken in, as it last said
+	Holders        []string               `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`                                      // where its objects are, as it last said
+	PeerId         string                 `protobuf:"bytes,12,opt,name=peer_id,json=peerId,proto3" json:"peer_id,omitempty"`                          // the member that spoke for it last
+	JobsOpen       int64                  `protobuf:"varint,13,opt,name=jobs_open,json=jobsOpen,proto3" json:"jobs_open,omitempty"`                   // delegated and without an outcome
+	ObjectsPending int64                  `protobuf:"varint,14,opt,name=objects_pending,json=objectsPending,proto3" json:"objects_pending,omitempty"` // outcomes whose objects are still on their way
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CentralSite) Reset() {
@@ -818,18 +860,166 @@ func (x *CentralSite) GetTerms() *UplinkTerms {
 	return nil
 }
 
+func (x *CentralSite) GetCursor() uint64 {
+	if x != nil {
+		return x.Cursor
+	}
+	return 0
+}
+
+func (x *CentralSite) GetHolders() []string {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *CentralSite) GetPeerId() string {
+	if x != nil {
+		return x.PeerId
+	}
+	return ""
+}
+
+func (x *CentralSite) GetJobsOpen() int64 {
+	if x != nil {
+		return x.JobsOpen
+	}
+	return 0
+}
+
+func (x *CentralSite) GetObjectsPending() int64 {
+	if x != nil {
+		return x.ObjectsPending
+	}
+	return 0
+}
+
+type PutObjectRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Upload        string                 `protobuf:"bytes,1,opt,name=upload,proto3" json:"upload,omitempty"` // in the head: keeps the object until the delegation that names the same upload
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutObjectRequest) Reset() {
+	*x = PutObjectRequest{}
+	mi := &file_forgeyard_v1_central_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutObjectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutObjectRequest) ProtoMessage() {}
+
+func (x *PutObjectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_central_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutObjectRequest.ProtoReflect.Descriptor instead.
+func (*PutObjectRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PutObjectRequest) GetUpload() string {
+	if x != nil {
+		return x.Upload
+	}
+	return ""
+}
+
+func (x *PutObjectRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type PutObjectResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Manifest      string                 `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutObjectResponse) Reset() {
+	*x = PutObjectResponse{}
+	mi := &file_forgeyard_v1_central_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutObjectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutObjectResponse) ProtoMessage() {}
+
+func (x *PutObjectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_central_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutObjectResponse.ProtoReflect.Descriptor instead.
+func (*PutObjectResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PutObjectResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *PutObjectResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *PutObjectResponse) GetManifest() string {
+	if x != nil {
+		return x.Manifest
+	}
+	return ""
+}
+
 type DelegateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Site          string                 `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"` // id or name
 	Spec          []byte                 `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
 	Title         string                 `protobuf:"bytes,3,opt,name=title,proto3" json:"title,omitempty"`
+	Upload        string                 `protobuf:"bytes,4,opt,name=upload,proto3" json:"upload,omitempty"` // see PutObjectRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DelegateRequest) Reset() {
 	*x = DelegateRequest{}
-	mi := &file_forgeyard_v1_central_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +1031,7 @@ func (x *DelegateRequest) String() string {
 func (*DelegateRequest) ProtoMessage() {}
 
 func (x *DelegateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_central_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1044,7 @@ func (x *DelegateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelegateRequest.ProtoReflect.Descriptor instead.
 func (*DelegateRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DelegateRequest) GetSite() string {
@@ -874,6 +1064,13 @@ func (x *DelegateRequest) GetSpec() []byte {
 func (x *DelegateRequest) GetTitle() string {
 	if x != nil {
 		return x.Title
+	}
+	return ""
+}
+
+func (x *DelegateRequest) GetUpload() string {
+	if x != nil {
+		return x.Upload
 	}
 	return ""
 }
@@ -898,14 +1095,18 @@ type CentralJob struct {
 	Outcomes        int32                  `protobuf:"varint,16,opt,name=outcomes,proto3" json:"outcomes,omitempty"` // how many outcomes were ever accepted: one or none
 	ObjectsComplete bool                   `protobuf:"varint,17,opt,name=objects_complete,json=objectsComplete,proto3" json:"objects_complete,omitempty"`
 	CancelRequested *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=cancel_requested,json=cancelRequested,proto3" json:"cancel_requested,omitempty"`
-	Record          uint64                 `protobuf:"varint,19,opt,name=record,proto3" json:"record,omitempty"`
+	Record          uint64                 `protobuf:"varint,19,opt,name=record,proto3" json:"record,omitempty"` // of the outbox, that brought the outcome
+	SpecId          string                 `protobuf:"bytes,20,opt,name=spec_id,json=specId,proto3" json:"spec_id,omitempty"`
+	ObjectsError    string                 `protobuf:"bytes,21,opt,name=objects_error,json=objectsError,proto3" json:"objects_error,omitempty"` // why the last try to bring the objects failed
+	Durability      string                 `protobuf:"bytes,22,opt,name=durability,proto3" json:"durability,omitempty"`
+	CancelTaken     *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=cancel_taken,json=cancelTaken,proto3" json:"cancel_taken,omitempty"` // when the site took the cancellation in; until then it is pending
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CentralJob) Reset() {
 	*x = CentralJob{}
-	mi := &file_forgeyard_v1_central_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1118,7 @@ func (x *CentralJob) String() string {
 func (*CentralJob) ProtoMessage() {}
 
 func (x *CentralJob) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_central_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1131,7 @@ func (x *CentralJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CentralJob.ProtoReflect.Descriptor instead.
 func (*CentralJob) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CentralJob) GetGrantId() string {
@@ -1066,6 +1267,34 @@ func (x *CentralJob) GetRecord() uint64 {
 	return 0
 }
 
+func (x *CentralJob) GetSpecId() string {
+	if x != nil {
+		return x.SpecId
+	}
+	return ""
+}
+
+func (x *CentralJob) GetObjectsError() string {
+	if x != nil {
+		return x.ObjectsError
+	}
+	return ""
+}
+
+func (x *CentralJob) GetDurability() string {
+	if x != nil {
+		return x.Durability
+	}
+	return ""
+}
+
+func (x *CentralJob) GetCancelTaken() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CancelTaken
+	}
+	return nil
+}
+
 type ListCentralJobsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Site          string                 `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
@@ -1075,7 +1304,7 @@ type ListCentralJobsRequest struct {
 
 func (x *ListCentralJobsRequest) Reset() {
 	*x = ListCentralJobsRequest{}
-	mi := &file_forgeyard_v1_central_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1316,7 @@ func (x *ListCentralJobsRequest) String() string {
 func (*ListCentralJobsRequest) ProtoMessage() {}
 
 func (x *ListCentralJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_central_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1329,7 @@ func (x *ListCentralJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCentralJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListCentralJobsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{14}
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListCentralJobsRequest) GetSite() string {
@@ -1119,7 +1348,7 @@ type ListCentralJobsResponse struct {
 
 func (x *ListCentralJobsResponse) Reset() {
 	*x = ListCentralJobsResponse{}
-	mi := &file_forgeyard_v1_central_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1360,7 @@ func (x *ListCentralJobsResponse) String() string {
 func (*ListCentralJobsResponse) ProtoMessage() {}
 
 func (x *ListCentralJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_central_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1373,7 @@ func (x *ListCentralJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCentralJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListCentralJobsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{15}
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListCentralJobsResponse) GetJobs() []*CentralJob {
@@ -1163,7 +1392,7 @@ type ShowCentralJobRequest struct {
 
 func (x *ShowCentralJobRequest) Reset() {
 	*x = ShowCentralJobRequest{}
-	mi := &file_forgeyard_v1_central_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1404,7 @@ func (x *ShowCentralJobRequest) String() string {
 func (*ShowCentralJobRequest) ProtoMessage() {}
 
 func (x *ShowCentralJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_central_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1417,7 @@ func (x *ShowCentralJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowCentralJobRequest.ProtoReflect.Descriptor instead.
 func (*ShowCentralJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{16}
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ShowCentralJobRequest) GetGrantId() string {
@@ -1207,7 +1436,7 @@ type CancelCentralJobRequest struct {
 
 func (x *CancelCentralJobRequest) Reset() {
 	*x = CancelCentralJobRequest{}
-	mi := &file_forgeyard_v1_central_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1448,7 @@ func (x *CancelCentralJobRequest) String() string {
 func (*CancelCentralJobRequest) ProtoMessage() {}
 
 func (x *CancelCentralJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_central_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,12 +1461,184 @@ func (x *CancelCentralJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCentralJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelCentralJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{17}
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CancelCentralJobRequest) GetGrantId() string {
 	if x != nil {
 		return x.GrantId
+	}
+	return ""
+}
+
+type AuditRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         int64                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"` // the newest so many; 0 is 100
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditRequest) Reset() {
+	*x = AuditRequest{}
+	mi := &file_forgeyard_v1_central_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRequest) ProtoMessage() {}
+
+func (x *AuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_central_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
+func (*AuditRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *AuditRequest) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type AuditResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Entries       []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"` // oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditResponse) Reset() {
+	*x = AuditResponse{}
+	mi := &file_forgeyard_v1_central_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditResponse) ProtoMessage() {}
+
+func (x *AuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_central_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
+func (*AuditResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *AuditResponse) GetEntries() []*AuditEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+type AuditEntry struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"` // ticket | enrol | delegate | cancel | record | objects | daemon
+	SiteId        string                 `protobuf:"bytes,4,opt,name=site_id,json=siteId,proto3" json:"site_id,omitempty"`
+	GrantId       string                 `protobuf:"bytes,5,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	Text          string                 `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditEntry) Reset() {
+	*x = AuditEntry{}
+	mi := &file_forgeyard_v1_central_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditEntry) ProtoMessage() {}
+
+func (x *AuditEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_central_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
+func (*AuditEntry) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *AuditEntry) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *AuditEntry) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *AuditEntry) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetSiteId() string {
+	if x != nil {
+		return x.SiteId
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetGrantId() string {
+	if x != nil {
+		return x.GrantId
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetText() string {
+	if x != nil {
+		return x.Text
 	}
 	return ""
 }
@@ -1253,7 +1654,7 @@ type SyncResponse_Verdict struct {
 
 func (x *SyncResponse_Verdict) Reset() {
 	*x = SyncResponse_Verdict{}
-	mi := &file_forgeyard_v1_central_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1666,7 @@ func (x *SyncResponse_Verdict) String() string {
 func (*SyncResponse_Verdict) ProtoMessage() {}
 
 func (x *SyncResponse_Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_central_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,14 +1707,16 @@ var File_forgeyard_v1_central_proto protoreflect.FileDescriptor
 
 const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\n" +
-	"\x1aforgeyard/v1/central.proto\x12\fforgeyard.v1\x1a\x17forgeyard/v1/node.proto\x1a\x18forgeyard/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x01\n" +
+	"\x1aforgeyard/v1/central.proto\x12\fforgeyard.v1\x1a\x17forgeyard/v1/node.proto\x1a\x18forgeyard/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe5\x01\n" +
 	"\fEnrolRequest\x12\x17\n" +
 	"\asite_id\x18\x01 \x01(\tR\x06siteId\x12\x1b\n" +
 	"\tsite_name\x18\x02 \x01(\tR\bsiteName\x12&\n" +
 	"\x0fsite_public_key\x18\x03 \x01(\fR\rsitePublicKey\x12\x1b\n" +
 	"\tticket_id\x18\x04 \x01(\tR\bticketId\x12\x16\n" +
 	"\x06secret\x18\x05 \x01(\fR\x06secret\x12\x14\n" +
-	"\x05proof\x18\x06 \x01(\fR\x05proof\"c\n" +
+	"\x05proof\x18\x06 \x01(\fR\x05proof\x12\x14\n" +
+	"\x05first\x18\a \x01(\x04R\x05first\x12\x16\n" +
+	"\x06cursor\x18\b \x01(\x04R\x06cursor\"c\n" +
 	"\rEnrolResponse\x12!\n" +
 	"\fcentral_name\x18\x01 \x01(\tR\vcentralName\x12/\n" +
 	"\x05terms\x18\x02 \x01(\v2\x19.forgeyard.v1.UplinkTermsR\x05terms\"\xb5\x01\n" +
@@ -1328,14 +1731,15 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\x05first\x18\x04 \x01(\x04R\x05first\x12 \n" +
 	"\vincarnation\x18\x05 \x01(\x04R\vincarnation\x12>\n" +
 	"\fconnectivity\x18\x06 \x01(\v2\x1a.forgeyard.v1.ConnectivityR\fconnectivity\x12\x18\n" +
-	"\aholders\x18\a \x03(\tR\aholders\"\xb2\x02\n" +
+	"\aholders\x18\a \x03(\tR\aholders\"\xd0\x02\n" +
 	"\fSyncResponse\x12/\n" +
 	"\x05terms\x18\x01 \x01(\v2\x19.forgeyard.v1.UplinkTermsR\x05terms\x12\x14\n" +
 	"\x05acked\x18\x02 \x01(\x04R\x05acked\x12>\n" +
 	"\bverdicts\x18\x03 \x03(\v2\".forgeyard.v1.SyncResponse.VerdictR\bverdicts\x12 \n" +
 	"\vdelegations\x18\x04 \x03(\fR\vdelegations\x12\x16\n" +
 	"\x06cursor\x18\x05 \x01(\x04R\x06cursor\x12\x12\n" +
-	"\x04want\x18\x06 \x03(\tR\x04want\x1aM\n" +
+	"\x04want\x18\x06 \x03(\tR\x04want\x12\x1c\n" +
+	"\tcancelled\x18\a \x03(\tR\tcancelled\x1aM\n" +
 	"\aVerdict\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\averdict\x18\x02 \x01(\tR\averdict\x12\x16\n" +
@@ -1350,14 +1754,15 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\x03pid\x18\x06 \x01(\x03R\x03pid\"s\n" +
 	"\x13CreateTicketRequest\x12+\n" +
 	"\x03ttl\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12/\n" +
-	"\x05terms\x18\x02 \x01(\v2\x19.forgeyard.v1.UplinkTermsR\x05terms\"s\n" +
+	"\x05terms\x18\x02 \x01(\v2\x19.forgeyard.v1.UplinkTermsR\x05terms\"\xa4\x01\n" +
 	"\x06Ticket\x12\x1b\n" +
 	"\tticket_id\x18\x01 \x01(\tR\bticketId\x12\x16\n" +
 	"\x06ticket\x18\x02 \x01(\tR\x06ticket\x124\n" +
-	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x12\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12/\n" +
+	"\x05terms\x18\x04 \x01(\v2\x19.forgeyard.v1.UplinkTermsR\x05terms\"\x12\n" +
 	"\x10ListSitesRequest\"D\n" +
 	"\x11ListSitesResponse\x12/\n" +
-	"\x05sites\x18\x01 \x03(\v2\x19.forgeyard.v1.CentralSiteR\x05sites\"\x8b\x03\n" +
+	"\x05sites\x18\x01 \x03(\v2\x19.forgeyard.v1.CentralSiteR\x05sites\"\x9c\x04\n" +
 	"\vCentralSite\x12\x17\n" +
 	"\asite_id\x18\x01 \x01(\tR\x06siteId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x126\n" +
@@ -1367,11 +1772,25 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\tdelegated\x18\x06 \x01(\x04R\tdelegated\x12>\n" +
 	"\fconnectivity\x18\a \x01(\v2\x1a.forgeyard.v1.ConnectivityR\fconnectivity\x12/\n" +
 	"\x05as_of\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12/\n" +
-	"\x05terms\x18\t \x01(\v2\x19.forgeyard.v1.UplinkTermsR\x05terms\"O\n" +
+	"\x05terms\x18\t \x01(\v2\x19.forgeyard.v1.UplinkTermsR\x05terms\x12\x16\n" +
+	"\x06cursor\x18\n" +
+	" \x01(\x04R\x06cursor\x12\x18\n" +
+	"\aholders\x18\v \x03(\tR\aholders\x12\x17\n" +
+	"\apeer_id\x18\f \x01(\tR\x06peerId\x12\x1b\n" +
+	"\tjobs_open\x18\r \x01(\x03R\bjobsOpen\x12'\n" +
+	"\x0fobjects_pending\x18\x0e \x01(\x03R\x0eobjectsPending\">\n" +
+	"\x10PutObjectRequest\x12\x16\n" +
+	"\x06upload\x18\x01 \x01(\tR\x06upload\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"[\n" +
+	"\x11PutObjectResponse\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x1a\n" +
+	"\bmanifest\x18\x03 \x01(\tR\bmanifest\"g\n" +
 	"\x0fDelegateRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\x12\x12\n" +
 	"\x04spec\x18\x02 \x01(\fR\x04spec\x12\x14\n" +
-	"\x05title\x18\x03 \x01(\tR\x05title\"\x95\x05\n" +
+	"\x05title\x18\x03 \x01(\tR\x05title\x12\x16\n" +
+	"\x06upload\x18\x04 \x01(\tR\x06upload\"\xb2\x06\n" +
 	"\n" +
 	"CentralJob\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x17\n" +
@@ -1393,7 +1812,13 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\boutcomes\x18\x10 \x01(\x05R\boutcomes\x12)\n" +
 	"\x10objects_complete\x18\x11 \x01(\bR\x0fobjectsComplete\x12E\n" +
 	"\x10cancel_requested\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x0fcancelRequested\x12\x16\n" +
-	"\x06record\x18\x13 \x01(\x04R\x06record\",\n" +
+	"\x06record\x18\x13 \x01(\x04R\x06record\x12\x17\n" +
+	"\aspec_id\x18\x14 \x01(\tR\x06specId\x12#\n" +
+	"\robjects_error\x18\x15 \x01(\tR\fobjectsError\x12\x1e\n" +
+	"\n" +
+	"durability\x18\x16 \x01(\tR\n" +
+	"durability\x12=\n" +
+	"\fcancel_taken\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\vcancelTaken\",\n" +
 	"\x16ListCentralJobsRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\"G\n" +
 	"\x17ListCentralJobsResponse\x12,\n" +
@@ -1401,10 +1826,22 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\x15ShowCentralJobRequest\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\"4\n" +
 	"\x17CancelCentralJobRequest\x12\x19\n" +
-	"\bgrant_id\x18\x01 \x01(\tR\agrantId2\x94\x01\n" +
+	"\bgrant_id\x18\x01 \x01(\tR\agrantId\"$\n" +
+	"\fAuditRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\x03R\x05limit\"C\n" +
+	"\rAuditResponse\x122\n" +
+	"\aentries\x18\x01 \x03(\v2\x18.forgeyard.v1.AuditEntryR\aentries\"\xa6\x01\n" +
+	"\n" +
+	"AuditEntry\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x17\n" +
+	"\asite_id\x18\x04 \x01(\tR\x06siteId\x12\x19\n" +
+	"\bgrant_id\x18\x05 \x01(\tR\agrantId\x12\x12\n" +
+	"\x04text\x18\x06 \x01(\tR\x04text2\x94\x01\n" +
 	"\x11DelegationService\x12@\n" +
 	"\x05Enrol\x12\x1a.forgeyard.v1.EnrolRequest\x1a\x1b.forgeyard.v1.EnrolResponse\x12=\n" +
-	"\x04Sync\x12\x19.forgeyard.v1.SyncRequest\x1a\x1a.forgeyard.v1.SyncResponse2\xac\x04\n" +
+	"\x04Sync\x12\x19.forgeyard.v1.SyncRequest\x1a\x1a.forgeyard.v1.SyncResponse2\xbe\x05\n" +
 	"\x0eCentralService\x12I\n" +
 	"\x06Status\x12\".forgeyard.v1.CentralStatusRequest\x1a\x1b.forgeyard.v1.CentralStatus\x12G\n" +
 	"\fCreateTicket\x12!.forgeyard.v1.CreateTicketRequest\x1a\x14.forgeyard.v1.Ticket\x12L\n" +
@@ -1412,7 +1849,9 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\bDelegate\x12\x1d.forgeyard.v1.DelegateRequest\x1a\x18.forgeyard.v1.CentralJob\x12W\n" +
 	"\bListJobs\x12$.forgeyard.v1.ListCentralJobsRequest\x1a%.forgeyard.v1.ListCentralJobsResponse\x12H\n" +
 	"\aShowJob\x12#.forgeyard.v1.ShowCentralJobRequest\x1a\x18.forgeyard.v1.CentralJob\x12P\n" +
-	"\tCancelJob\x12%.forgeyard.v1.CancelCentralJobRequest\x1a\x1c.forgeyard.v1.CancelResponseBBZ@github.com/forgeyard/forgeyard-node/api/forgeyard/v1;forgeyardv1b\x06proto3"
+	"\tCancelJob\x12%.forgeyard.v1.CancelCentralJobRequest\x1a\x1c.forgeyard.v1.CancelResponse\x12N\n" +
+	"\tPutObject\x12\x1e.forgeyard.v1.PutObjectRequest\x1a\x1f.forgeyard.v1.PutObjectResponse(\x01\x12@\n" +
+	"\x05Audit\x12\x1a.forgeyard.v1.AuditRequest\x1a\x1b.forgeyard.v1.AuditResponseBBZ@github.com/forgeyard/forgeyard-node/api/forgeyard/v1;forgeyardv1b\x06proto3"
 
 var (
 	file_forgeyard_v1_central_proto_rawDescOnce sync.Once
@@ -1426,7 +1865,7 @@ func file_forgeyard_v1_central_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_central_proto_rawDescData
 }
 
-var file_forgeyard_v1_central_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_forgeyard_v1_central_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_forgeyard_v1_central_proto_goTypes = []any{
 	(*EnrolRequest)(nil),            // 0: forgeyard.v1.EnrolRequest
 	(*EnrolResponse)(nil),           // 1: forgeyard.v1.EnrolResponse
@@ -1440,65 +1879,78 @@ var file_forgeyard_v1_central_proto_goTypes = []any{
 	(*ListSitesRequest)(nil),        // 9: forgeyard.v1.ListSitesRequest
 	(*ListSitesResponse)(nil),       // 10: forgeyard.v1.ListSitesResponse
 	(*CentralSite)(nil),             // 11: forgeyard.v1.CentralSite
-	(*DelegateRequest)(nil),         // 12: forgeyard.v1.DelegateRequest
-	(*CentralJob)(nil),              // 13: forgeyard.v1.CentralJob
-	(*ListCentralJobsRequest)(nil),  // 14: forgeyard.v1.ListCentralJobsRequest
-	(*ListCentralJobsResponse)(nil), // 15: forgeyard.v1.ListCentralJobsResponse
-	(*ShowCentralJobRequest)(nil),   // 16: forgeyard.v1.ShowCentralJobRequest
-	(*CancelCentralJobRequest)(nil), // 17: forgeyard.v1.CancelCentralJobRequest
-	(*SyncResponse_Verdict)(nil),    // 18: forgeyard.v1.SyncResponse.Verdict
-	(*durationpb.Duration)(nil),     // 19: google.protobuf.Duration
-	(*Connectivity)(nil),            // 20: forgeyard.v1.Connectivity
-	(*timestamppb.Timestamp)(nil),   // 21: google.protobuf.Timestamp
-	(*Output)(nil),                  // 22: forgeyard.v1.Output
-	(*CancelResponse)(nil),          // 23: forgeyard.v1.CancelResponse
+	(*PutObjectRequest)(nil),        // 12: forgeyard.v1.PutObjectRequest
+	(*PutObjectResponse)(nil),       // 13: forgeyard.v1.PutObjectResponse
+	(*DelegateRequest)(nil),         // 14: forgeyard.v1.DelegateRequest
+	(*CentralJob)(nil),              // 15: forgeyard.v1.CentralJob
+	(*ListCentralJobsRequest)(nil),  // 16: forgeyard.v1.ListCentralJobsRequest
+	(*ListCentralJobsResponse)(nil), // 17: forgeyard.v1.ListCentralJobsResponse
+	(*ShowCentralJobRequest)(nil),   // 18: forgeyard.v1.ShowCentralJobRequest
+	(*CancelCentralJobRequest)(nil), // 19: forgeyard.v1.CancelCentralJobRequest
+	(*AuditRequest)(nil),            // 20: forgeyard.v1.AuditRequest
+	(*AuditResponse)(nil),           // 21: forgeyard.v1.AuditResponse
+	(*AuditEntry)(nil),              // 22: forgeyard.v1.AuditEntry
+	(*SyncResponse_Verdict)(nil),    // 23: forgeyard.v1.SyncResponse.Verdict
+	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
+	(*Connectivity)(nil),            // 25: forgeyard.v1.Connectivity
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(*Output)(nil),                  // 27: forgeyard.v1.Output
+	(*CancelResponse)(nil),          // 28: forgeyard.v1.CancelResponse
 }
 var file_forgeyard_v1_central_proto_depIdxs = []int32{
 	2,  // 0: forgeyard.v1.EnrolResponse.terms:type_name -> forgeyard.v1.UplinkTerms
-	19, // 1: forgeyard.v1.UplinkTerms.silent_after:type_name -> google.protobuf.Duration
-	19, // 2: forgeyard.v1.UplinkTerms.grace:type_name -> google.protobuf.Duration
-	19, // 3: forgeyard.v1.UplinkTerms.allowance:type_name -> google.protobuf.Duration
-	20, // 4: forgeyard.v1.SyncRequest.connectivity:type_name -> forgeyard.v1.Connectivity
+	24, // 1: forgeyard.v1.UplinkTerms.silent_after:type_name -> google.protobuf.Duration
+	24, // 2: forgeyard.v1.UplinkTerms.grace:type_name -> google.protobuf.Duration
+	24, // 3: forgeyard.v1.UplinkTerms.allowance:type_name -> google.protobuf.Duration
+	25, // 4: forgeyard.v1.SyncRequest.connectivity:type_name -> forgeyard.v1.Connectivity
 	2,  // 5: forgeyard.v1.SyncResponse.terms:type_name -> forgeyard.v1.UplinkTerms
-	18, // 6: forgeyard.v1.SyncResponse.verdicts:type_name -> forgeyard.v1.SyncResponse.Verdict
-	19, // 7: forgeyard.v1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	23, // 6: forgeyard.v1.SyncResponse.verdicts:type_name -> forgeyard.v1.SyncResponse.Verdict
+	24, // 7: forgeyard.v1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
 	2,  // 8: forgeyard.v1.CreateTicketRequest.terms:type_name -> forgeyard.v1.UplinkTerms
-	21, // 9: forgeyard.v1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	11, // 10: forgeyard.v1.ListSitesResponse.sites:type_name -> forgeyard.v1.CentralSite
-	21, // 11: forgeyard.v1.CentralSite.enrolled:type_name -> google.protobuf.Timestamp
-	21, // 12: forgeyard.v1.CentralSite.last_contact:type_name -> google.protobuf.Timestamp
-	20, // 13: forgeyard.v1.CentralSite.connectivity:type_name -> forgeyard.v1.Connectivity
-	21, // 14: forgeyard.v1.CentralSite.as_of:type_name -> google.protobuf.Timestamp
-	2,  // 15: forgeyard.v1.CentralSite.terms:type_name -> forgeyard.v1.UplinkTerms
-	22, // 16: forgeyard.v1.CentralJob.outputs:type_name -> forgeyard.v1.Output
-	21, // 17: forgeyard.v1.CentralJob.delegated_at:type_name -> google.protobuf.Timestamp
-	21, // 18: forgeyard.v1.CentralJob.ended:type_name -> google.protobuf.Timestamp
-	21, // 19: forgeyard.v1.CentralJob.received:type_name -> google.protobuf.Timestamp
-	21, // 20: forgeyard.v1.CentralJob.cancel_requested:type_name -> google.protobuf.Timestamp
-	13, // 21: forgeyard.v1.ListCentralJobsResponse.jobs:type_name -> forgeyard.v1.CentralJob
-	0,  // 22: forgeyard.v1.DelegationService.Enrol:input_type -> forgeyard.v1.EnrolRequest
-	3,  // 23: forgeyard.v1.DelegationService.Sync:input_type -> forgeyard.v1.SyncRequest
-	5,  // 24: forgeyard.v1.CentralService.Status:input_type -> forgeyard.v1.CentralStatusRequest
-	7,  // 25: forgeyard.v1.CentralService.CreateTicket:input_type -> forgeyard.v1.CreateTicketRequest
-	9,  // 26: forgeyard.v1.CentralService.ListSites:input_type -> forgeyard.v1.ListSitesRequest
-	12, // 27: forgeyard.v1.CentralService.Delegate:input_type -> forgeyard.v1.DelegateRequest
-	14, // 28: forgeyard.v1.CentralService.ListJobs:input_type -> forgeyard.v1.ListCentralJobsRequest
-	16, // 29: forgeyard.v1.CentralService.ShowJob:input_type -> forgeyard.v1.ShowCentralJobRequest
-	17, // 30: forgeyard.v1.CentralService.CancelJob:input_type -> forgeyard.v1.CancelCentralJobRequest
-	1,  // 31: forgeyard.v1.DelegationService.Enrol:output_type -> forgeyard.v1.EnrolResponse
-	4,  // 32: forgeyard.v1.DelegationService.Sync:output_type -> forgeyard.v1.SyncResponse
-	6,  // 33: forgeyard.v1.CentralService.Status:output_type -> forgeyard.v1.CentralStatus
-	8,  // 34: forgeyard.v1.CentralService.CreateTicket:output_type -> forgeyard.v1.Ticket
-	10, // 35: forgeyard.v1.CentralService.ListSites:output_type -> forgeyard.v1.ListSitesResponse
-	13, // 36: forgeyard.v1.CentralService.Delegate:output_type -> forgeyard.v1.CentralJob
-	15, // 37: forgeyard.v1.CentralService.ListJobs:output_type -> forgeyard.v1.ListCentralJobsResponse
-	13, // 38: forgeyard.v1.CentralService.ShowJob:output_type -> forgeyard.v1.CentralJob
-	23, // 39: forgeyard.v1.CentralService.CancelJob:output_type -> forgeyard.v1.CancelResponse
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	26, // 9: forgeyard.v1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	2,  // 10: forgeyard.v1.Ticket.terms:type_name -> forgeyard.v1.UplinkTerms
+	11, // 11: forgeyard.v1.ListSitesResponse.sites:type_name -> forgeyard.v1.CentralSite
+	26, // 12: forgeyard.v1.CentralSite.enrolled:type_name -> google.protobuf.Timestamp
+	26, // 13: forgeyard.v1.CentralSite.last_contact:type_name -> google.protobuf.Timestamp
+	25, // 14: forgeyard.v1.CentralSite.connectivity:type_name -> forgeyard.v1.Connectivity
+	26, // 15: forgeyard.v1.CentralSite.as_of:type_name -> google.protobuf.Timestamp
+	2,  // 16: forgeyard.v1.CentralSite.terms:type_name -> forgeyard.v1.UplinkTerms
+	27, // 17: forgeyard.v1.CentralJob.outputs:type_name -> forgeyard.v1.Output
+	26, // 18: forgeyard.v1.CentralJob.delegated_at:type_name -> google.protobuf.Timestamp
+	26, // 19: forgeyard.v1.CentralJob.ended:type_name -> google.protobuf.Timestamp
+	26, // 20: forgeyard.v1.CentralJob.received:type_name -> google.protobuf.Timestamp
+	26, // 21: forgeyard.v1.CentralJob.cancel_requested:type_name -> google.protobuf.Timestamp
+	26, // 22: forgeyard.v1.CentralJob.cancel_taken:type_name -> google.protobuf.Timestamp
+	15, // 23: forgeyard.v1.ListCentralJobsResponse.jobs:type_name -> forgeyard.v1.CentralJob
+	22, // 24: forgeyard.v1.AuditResponse.entries:type_name -> forgeyard.v1.AuditEntry
+	26, // 25: forgeyard.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
+	0,  // 26: forgeyard.v1.DelegationService.Enrol:input_type -> forgeyard.v1.EnrolRequest
+	3,  // 27: forgeyard.v1.DelegationService.Sync:input_type -> forgeyard.v1.SyncRequest
+	5,  // 28: forgeyard.v1.CentralService.Status:input_type -> forgeyard.v1.CentralStatusRequest
+	7,  // 29: forgeyard.v1.CentralService.CreateTicket:input_type -> forgeyard.v1.CreateTicketRequest
+	9,  // 30: forgeyard.v1.CentralService.ListSites:input_type -> forgeyard.v1.ListSitesRequest
+	14, // 31: forgeyard.v1.CentralService.Delegate:input_type -> forgeyard.v1.DelegateRequest
+	16, // 32: forgeyard.v1.CentralService.ListJobs:input_type -> forgeyard.v1.ListCentralJobsRequest
+	18, // 33: forgeyard.v1.CentralService.ShowJob:input_type -> forgeyard.v1.ShowCentralJobRequest
+	19, // 34: forgeyard.v1.CentralService.CancelJob:input_type -> forgeyard.v1.CancelCentralJobRequest
+	12, // 35: forgeyard.v1.CentralService.PutObject:input_type -> forgeyard.v1.PutObjectRequest
+	20, // 36: forgeyard.v1.CentralService.Audit:input_type -> forgeyard.v1.AuditRequest
+	1,  // 37: forgeyard.v1.DelegationService.Enrol:output_type -> forgeyard.v1.EnrolResponse
+	4,  // 38: forgeyard.v1.DelegationService.Sync:output_type -> forgeyard.v1.SyncResponse
+	6,  // 39: forgeyard.v1.CentralService.Status:output_type -> forgeyard.v1.CentralStatus
+	8,  // 40: forgeyard.v1.CentralService.CreateTicket:output_type -> forgeyard.v1.Ticket
+	10, // 41: forgeyard.v1.CentralService.ListSites:output_type -> forgeyard.v1.ListSitesResponse
+	15, // 42: forgeyard.v1.CentralService.Delegate:output_type -> forgeyard.v1.CentralJob
+	17, // 43: forgeyard.v1.CentralService.ListJobs:output_type -> forgeyard.v1.ListCentralJobsResponse
+	15, // 44: forgeyard.v1.CentralService.ShowJob:output_type -> forgeyard.v1.CentralJob
+	28, // 45: forgeyard.v1.CentralService.CancelJob:output_type -> forgeyard.v1.CancelResponse
+	13, // 46: forgeyard.v1.CentralService.PutObject:output_type -> forgeyard.v1.PutObjectResponse
+	21, // 47: forgeyard.v1.CentralService.Audit:output_type -> forgeyard.v1.AuditResponse
+	37, // [37:48] is the sub-list for method output_type
+	26, // [26:37] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_central_proto_init() }
@@ -1514,7 +1966,7 @@ func file_forgeyard_v1_central_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_central_proto_rawDesc), len(file_forgeyard_v1_central_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

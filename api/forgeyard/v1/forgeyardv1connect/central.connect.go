@@ -59,6 +59,11 @@ const (
 	// CentralServiceCancelJobProcedure is the fully-qualified name of the CentralService's CancelJob
 	// RPC.
 	CentralServiceCancelJobProcedure = "/forgeyard.v1.CentralService/CancelJob"
+	// CentralServicePutObjectProcedure is the fully-qualified name of the CentralService's PutObject
+	// RPC.
+	CentralServicePutObjectProcedure = "/forgeyard.v1.CentralService/PutObject"
+	// CentralServiceAuditProcedure is the fully-qualified name of the CentralService's Audit RPC.
+	CentralServiceAuditProcedure = "/forgeyard.v1.CentralService/Audit"
 )
 
 // DelegationServiceClient is a client for the forgeyard.v1.DelegationService service.
@@ -166,6 +171,9 @@ type CentralServiceClient interface {
 	ListJobs(context.Context, *connect.Request[v1.ListCentralJobsRequest]) (*connect.Response[v1.ListCentralJobsResponse], error)
 	ShowJob(context.Context, *connect.Request[v1.ShowCentralJobRequest]) (*connect.Response[v1.CentralJob], error)
 	CancelJob(context.Context, *connect.Request[v1.CancelCentralJobRequest]) (*connect.Response[v1.CancelResponse], error)
+	// Put brings one object into the daemon's store: a head, then its bytes in pieces.
+	PutObject(context.Context) *connect.ClientStreamForClient[v1.PutObjectRequest, v1.PutObjectResponse]
+	Audit(context.Context, *connect.Request[v1.AuditRequest]) (*connect.Response[v1.AuditResponse], error)
 }
 
 // NewCentralServiceClient constructs a client for the forgeyard.v1.CentralService service. By
@@ -221,6 +229,18 @@ func NewCentralServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(centralServiceMethods.ByName("CancelJob")),
 			connect.WithClientOptions(opts...),
 		),
+		putObject: connect.NewClient[v1.PutObjectRequest, v1.PutObjectResponse](
+			httpClient,
+			baseURL+CentralServicePutObjectProcedure,
+			connect.WithSchema(centralServiceMethods.ByName("PutObject")),
+			connect.WithClientOptions(opts...),
+		),
+		audit: connect.NewClient[v1.AuditRequest, v1.AuditResponse](
+			httpClient,
+			baseURL+CentralServiceAuditProcedure,
+			connect.WithSchema(centralServiceMethods.ByName("Audit")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -233,6 +253,8 @@ type centralServiceClient struct {
 	listJobs     *connect.Client[v1.ListCentralJobsRequest, v1.ListCentralJobsResponse]
 	showJob      *connect.Client[v1.ShowCentralJobRequest, v1.CentralJob]
 	cancelJob    *connect.Client[v1.CancelCentralJobRequest, v1.CancelResponse]
+	putObject    *connect.Client[v1.PutObjectRequest, v1.PutObjectResponse]
+	audit        *connect.Client[v1.AuditRequest, v1.AuditResponse]
 }
 
 // Status calls forgeyard.v1.CentralService.Status.
@@ -270,6 +292,16 @@ func (c *centralServiceClient) CancelJob(ctx context.Context, req *connect.Reque
 	return c.cancelJob.CallUnary(ctx, req)
 }
 
+// PutObject calls forgeyard.v1.CentralService.PutObject.
+func (c *centralServiceClient) PutObject(ctx context.Context) *connect.ClientStreamForClient[v1.PutObjectRequest, v1.PutObjectResponse] {
+	return c.putObject.CallClientStream(ctx)
+}
+
+// Audit calls forgeyard.v1.CentralService.Audit.
+func (c *centralServiceClient) Audit(ctx context.Context, req *connect.Request[v1.AuditRequest]) (*connect.Response[v1.AuditResponse], error) {
+	return c.audit.CallUnary(ctx, req)
+}
+
 // CentralServiceHandler is an implementation of the forgeyard.v1.CentralService service.
 type CentralServiceHandler interface {
 	Status(context.Context, *connect.Request[v1.CentralStatusRequest]) (*connect.Response[v1.CentralStatus], error)
@@ -279,6 +311,9 @@ type CentralServiceHandler interface {
 	ListJobs(context.Context, *connect.Request[v1.ListCentralJobsRequest]) (*connect.Response[v1.ListCentralJobsResponse], error)
 	ShowJob(context.Context, *connect.Request[v1.ShowCentralJobRequest]) (*connect.Response[v1.CentralJob], error)
 	CancelJob(context.Context, *connect.Request[v1.CancelCentralJobRequest]) (*connect.Response[v1.CancelResponse], error)
+	// Put brings one object into the daemon's store: a head, then its bytes in pieces.
+	PutObject(context.Context, *connect.ClientStream[v1.PutObjectRequest]) (*connect.Response[v1.PutObjectResponse], error)
+	Audit(context.Context, *connect.Request[v1.AuditRequest]) (*connect.Response[v1.AuditResponse], error)
 }
 
 // NewCentralServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -330,6 +365,18 @@ func NewCentralServiceHandler(svc CentralServiceHandler, opts ...connect.Handler
 		connect.WithSchema(centralServiceMethods.ByName("CancelJob")),
 		connect.WithHandlerOptions(opts...),
 	)
+	centralServicePutObjectHandler := connect.NewClientStreamHandler(
+		CentralServicePutObjectProcedure,
+		svc.PutObject,
+		connect.WithSchema(centralServiceMethods.ByName("PutObject")),
+		connect.WithHandlerOptions(opts...),
+	)
+	centralServiceAuditHandler := connect.NewUnaryHandler(
+		CentralServiceAuditProcedure,
+		svc.Audit,
+		connect.WithSchema(centralServiceMethods.ByName("Audit")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/forgeyard.v1.CentralService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case CentralServiceStatusProcedure:
@@ -346,6 +393,10 @@ func NewCentralServiceHandler(svc CentralServiceHandler, opts ...connect.Handler
 			centralServiceShowJobHandler.ServeHTTP(w, r)
 		case CentralServiceCancelJobProcedure:
 			centralServiceCancelJobHandler.ServeHTTP(w, r)
+		case CentralServicePutObjectProcedure:
+			centralServicePutObjectHandler.ServeHTTP(w, r)
+		case CentralServiceAuditProcedure:
+			centralServiceAuditHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -381,4 +432,12 @@ func (UnimplementedCentralServiceHandler) ShowJob(context.Context, *connect.Requ
 
 func (UnimplementedCentralServiceHandler) CancelJob(context.Context, *connect.Request[v1.CancelCentralJobRequest]) (*connect.Response[v1.CancelResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.CentralService.CancelJob is not implemented"))
+}
+
+func (UnimplementedCentralServiceHandler) PutObject(context.Context, *connect.ClientStream[v1.PutObjectRequest]) (*connect.Response[v1.PutObjectResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.CentralService.PutObject is not implemented"))
+}
+
+func (UnimplementedCentralServiceHandler) Audit(context.Context, *connect.Request[v1.AuditRequest]) (*connect.Response[v1.AuditResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.CentralService.Audit is not implemented"))
 }
