@@ -1,0 +1,108 @@
+// Package capability finds out what this machine is and can enforce: facts, probed,
+// with what is reserved for the node and its admin taken off (decision 18).
+//
+// Usage, pressure and health are not here: two probes of an unchanged machine give
+// the same bytes and so the same digest, and only a changed digest travels. A sandbox
+// is listed only if one was really started. It grants nothing: a label here
+// is a hint, and a toolchain is a claim of the host.
+package capability
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+)
+
+// Config says what to probe and what to leave for others.
+type Config struct {
+	// ReserveMilliCPU, ReserveMemory (bytes) and ReserveDisk (bytes) are not offered to jobs.
+	// Zero reserves nothing; too little lets jobs starve the node.
+	ReserveMilliCPU, ReserveMemory, ReserveDisk int64
+	// MaxJobs bounds concurrent attempts. Zero: one a core that is left.
+	MaxJobs int
+	// DataDir is on the disk that workspaces use.
+	DataDir string
+	// Labels are the hints of the node's configuration.
+	Labels map[string]string
+	// Executors are probed; those that fail are left out and told to Log.
+	Executors []executor.Executor
+	// Devices as the configuration declares them.
+	Devices []job.DeviceFact
+	// HostNetwork is local policy: a spec may ask for it.
+	HostNetwork bool
+	// Path is where toolchains are looked for. Empty: executor.DefaultPath.
+	Path string
+	// Log gets what was left out and why. Nil: nobody.
+	Log *slog.Logger
+}
+
+// Totals are the physical bounds, before reserves. Zero where unknown.
+type Totals struct{ MilliCPU, Memory, Disk int64 }
+
+// Probe looks at the machine. It returns what it found even when a part could not be
+// read; only a data folder that is not there is an error.
+func Probe(ctx context.Context, cfg Config) (job.Capabilities, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Path == "" {
+		cfg.Path = executor.DefaultPath
+	}
+	t, err := totals(cfg.DataDir)
+	if err != nil {
+		return job.Capabilities{}, err
+	}
+	c := job.Capabilities{
+		OS: runtime.GOOS, Arch: runtime.GOARCH,
+		MilliCPU: max(t.MilliCPU-cfg.ReserveMilliCPU, 0),
+		Memory:   max(t.Memory-cfg.ReserveMemory, 0),
+		Disk:     max(t.Disk-cfg.ReserveDisk, 0),
+		MaxJobs:  cfg.MaxJobs,
+		Labels:   maps.Clone(cfg.Labels),
+		Devices:  slices.SortedFunc(slices.Values(cfg.Devices), func(a, b job.DeviceFact) int { return strings.Compare(string(a.ID), string(b.ID)) }),
+	}
+	if c.MaxJobs == 0 {
+		c.MaxJobs = int(max(c.MilliCPU/1000, 1))
+	}
+	for _, e := range cfg.Executors {
+		s, err := e.Probe(ctx)
+		if err != nil {
+			cfg.Log.Warn("executor is not offered", "kind", string(e.Kind()), "err", err)
+			continue
+		}
+		slices.Sort(s.Limits)
+		c.Sandboxes = append(c.Sandboxes, s)
+	}
+	slices.SortFunc(c.Sandboxes, func(a, b job.SandboxCapability) int { return strings.Compare(string(a.Kind), string(b.Kind)) })
+	c.Toolchains = toolchains(ctx, cfg.Path)
+	c.Networks = networks(c.Sandboxes, cfg.HostNetwork)
+	return c, nil
+}
+
+// networks lists what can be kept: none needs somebody who keeps the network out.
+// site is never listed: nothing here filters by destination.
+func networks(sandboxes []job.SandboxCapability, host bool) []job.Network {
+	var n []job.Network
+	for _, s := range sandboxes {
+		if slices.Contains(s.Limits, "network") {
+			n = append(n, job.NetworkNone)
+			break
+		}
+	}
+	if host {
+		n = append(n, job.NetworkHost)
+	}
+	return n
+}
+
+// Digest names a set of facts.
+func Digest(c job.Capabilities) forgeyard.Digest { return cas.Sum(cborx.Marshal(c)) }
