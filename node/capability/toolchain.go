@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -53,7 +52,9 @@ func toolchains(ctx context.Context, path string) []job.Toolchain {
 		if file == "" {
 			continue
 		}
-		wg.Go(func() { found[i] = &job.Toolchain{Name: t.name, Version: version(ctx, path, file, t.args), Source: "host"} })
+		wg.Go(func() {
+			found[i] = &job.Toolchain{Name: t.name, Version: version(ctx, path, file, t.args), Source: "host"}
+		})
 	}
 	wg.Wait()
 	var out []job.Toolchain
@@ -85,6 +86,5 @@ func version(ctx context.Context, path, file string, args []string) string {
 	if err != nil {
 		return ""
 	}
-	line, _, _ := strings.Cut(string(out), "\n")
-	return versionText.FindString(line)
+	return versionText.FindString(string(out[:min(len(out), 400)])) // a tool may begin with an empty line
 }
