@@ -640,6 +640,174 @@ func (x *PeerConsoleData) GetData() []byte {
 	return nil
 }
 
+type CredentialRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CredentialRequest) Reset() {
+	*x = CredentialRequest{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CredentialRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CredentialRequest) ProtoMessage() {}
+
+func (x *CredentialRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CredentialRequest.ProtoReflect.Descriptor instead.
+func (*CredentialRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{12}
+}
+
+type CredentialResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Credential    []byte                 `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CredentialResponse) Reset() {
+	*x = CredentialResponse{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CredentialResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CredentialResponse) ProtoMessage() {}
+
+func (x *CredentialResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CredentialResponse.ProtoReflect.Descriptor instead.
+func (*CredentialResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CredentialResponse) GetCredential() []byte {
+	if x != nil {
+		return x.Credential
+	}
+	return nil
+}
+
+type HashRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HashRequest) Reset() {
+	*x = HashRequest{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HashRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HashRequest) ProtoMessage() {}
+
+func (x *HashRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
+func (*HashRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *HashRequest) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type HashResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HashResponse) Reset() {
+	*x = HashResponse{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HashResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HashResponse) ProtoMessage() {}
+
+func (x *HashResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HashResponse.ProtoReflect.Descriptor instead.
+func (*HashResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *HashResponse) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
 type BarrierRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -648,7 +816,7 @@ type BarrierRequest struct {
 
 func (x *BarrierRequest) Reset() {
 	*x = BarrierRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -660,7 +828,7 @@ func (x *BarrierRequest) String() string {
 func (*BarrierRequest) ProtoMessage() {}
 
 func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -673,7 +841,7 @@ func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierRequest.ProtoReflect.Descriptor instead.
 func (*BarrierRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 type BarrierResponse struct {
@@ -685,7 +853,7 @@ type BarrierResponse struct {
 
 func (x *BarrierResponse) Reset() {
 	*x = BarrierResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +865,7 @@ func (x *BarrierResponse) String() string {
 func (*BarrierResponse) ProtoMessage() {}
 
 func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +878,7 @@ func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierResponse.ProtoReflect.Descriptor instead.
 func (*BarrierResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BarrierResponse) GetIndex() uint64 {
@@ -731,7 +899,7 @@ type RenewResponse_Answer struct {
 
 func (x *RenewResponse_Answer) Reset() {
 	*x = RenewResponse_Answer{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +911,7 @@ func (x *RenewResponse_Answer) String() string {
 func (*RenewResponse_Answer) ProtoMessage() {}
 
 func (x *RenewResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,10 +995,19 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x0fPeerConsoleData\x12\x1b\n" +
 	"\tdevice_id\x18\x01 \x01(\tR\bdeviceId\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\x10\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\x13\n" +
+	"\x11CredentialRequest\"4\n" +
+	"\x12CredentialResponse\x12\x1e\n" +
+	"\n" +
+	"credential\x18\x01 \x01(\fR\n" +
+	"credential\"#\n" +
+	"\vHashRequest\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\"\"\n" +
+	"\fHashResponse\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\fR\x04hash\"\x10\n" +
 	"\x0eBarrierRequest\"'\n" +
 	"\x0fBarrierResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\xb4\x04\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\xc4\x05\n" +
 	"\vPeerService\x12F\n" +
 	"\aPropose\x12\x1c.forgeyard.v1.ProposeRequest\x1a\x1d.forgeyard.v1.ProposeResponse\x12@\n" +
 	"\x05Renew\x12\x1a.forgeyard.v1.RenewRequest\x1a\x1b.forgeyard.v1.RenewResponse\x12=\n" +
@@ -838,7 +1015,10 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x05Vouch\x12\x1a.forgeyard.v1.VouchRequest\x1a\x1b.forgeyard.v1.VouchResponse\x12F\n" +
 	"\aExplain\x12\x1c.forgeyard.v1.ExplainRequest\x1a\x1d.forgeyard.v1.ExplainResponse\x12=\n" +
 	"\x03Log\x12\x1c.forgeyard.v1.PeerLogRequest\x1a\x16.forgeyard.v1.LogFrame0\x01\x12K\n" +
-	"\aConsole\x12\x1d.forgeyard.v1.PeerConsoleData\x1a\x1d.forgeyard.v1.PeerConsoleData(\x010\x01\x12F\n" +
+	"\aConsole\x12\x1d.forgeyard.v1.PeerConsoleData\x1a\x1d.forgeyard.v1.PeerConsoleData(\x010\x01\x12O\n" +
+	"\n" +
+	"Credential\x12\x1f.forgeyard.v1.CredentialRequest\x1a .forgeyard.v1.CredentialResponse\x12=\n" +
+	"\x04Hash\x12\x19.forgeyard.v1.HashRequest\x1a\x1a.forgeyard.v1.HashResponse\x12F\n" +
 	"\aBarrier\x12\x1c.forgeyard.v1.BarrierRequest\x1a\x1d.forgeyard.v1.BarrierResponseBBZ@github.com/forgeyard/forgeyard-node/api/forgeyard/v1;forgeyardv1b\x06proto3"
 
 var (
@@ -853,7 +1033,7 @@ func file_forgeyard_v1_peer_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_peer_proto_rawDescData
 }
 
-var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),       // 0: forgeyard.v1.ProposeRequest
 	(*ProposeResponse)(nil),      // 1: forgeyard.v1.ProposeResponse
@@ -867,20 +1047,24 @@ var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*ExplainResponse)(nil),      // 9: forgeyard.v1.ExplainResponse
 	(*PeerLogRequest)(nil),       // 10: forgeyard.v1.PeerLogRequest
 	(*PeerConsoleData)(nil),      // 11: forgeyard.v1.PeerConsoleData
-	(*BarrierRequest)(nil),       // 12: forgeyard.v1.BarrierRequest
-	(*BarrierResponse)(nil),      // 13: forgeyard.v1.BarrierResponse
-	(*RenewResponse_Answer)(nil), // 14: forgeyard.v1.RenewResponse.Answer
-	(*Authority)(nil),            // 15: forgeyard.v1.Authority
-	(*durationpb.Duration)(nil),  // 16: google.protobuf.Duration
-	(*Job_Candidate)(nil),        // 17: forgeyard.v1.Job.Candidate
-	(*LogFrame)(nil),             // 18: forgeyard.v1.LogFrame
+	(*CredentialRequest)(nil),    // 12: forgeyard.v1.CredentialRequest
+	(*CredentialResponse)(nil),   // 13: forgeyard.v1.CredentialResponse
+	(*HashRequest)(nil),          // 14: forgeyard.v1.HashRequest
+	(*HashResponse)(nil),         // 15: forgeyard.v1.HashResponse
+	(*BarrierRequest)(nil),       // 16: forgeyard.v1.BarrierRequest
+	(*BarrierResponse)(nil),      // 17: forgeyard.v1.BarrierResponse
+	(*RenewResponse_Answer)(nil), // 18: forgeyard.v1.RenewResponse.Answer
+	(*Authority)(nil),            // 19: forgeyard.v1.Authority
+	(*durationpb.Duration)(nil),  // 20: google.protobuf.Duration
+	(*Job_Candidate)(nil),        // 21: forgeyard.v1.Job.Candidate
+	(*LogFrame)(nil),             // 22: forgeyard.v1.LogFrame
 }
 var file_forgeyard_v1_peer_proto_depIdxs = []int32{
-	15, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
-	14, // 1: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
-	16, // 2: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
-	17, // 3: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
-	16, // 4: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
+	19, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
+	18, // 1: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
+	20, // 2: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
+	21, // 3: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
+	20, // 4: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
 	0,  // 5: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
 	2,  // 6: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
 	4,  // 7: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
@@ -888,17 +1072,21 @@ var file_forgeyard_v1_peer_proto_depIdxs = []int32{
 	8,  // 9: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
 	10, // 10: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
 	11, // 11: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
-	12, // 12: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
-	1,  // 13: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
-	3,  // 14: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
-	5,  // 15: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
-	7,  // 16: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
-	9,  // 17: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
-	18, // 18: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
-	11, // 19: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
-	13, // 20: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
-	13, // [13:21] is the sub-list for method output_type
-	5,  // [5:13] is the sub-list for method input_type
+	12, // 12: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
+	14, // 13: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
+	16, // 14: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
+	1,  // 15: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
+	3,  // 16: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
+	5,  // 17: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
+	7,  // 18: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
+	9,  // 19: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
+	22, // 20: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
+	11, // 21: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
+	13, // 22: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
+	15, // 23: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
+	17, // 24: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
+	15, // [15:25] is the sub-list for method output_type
+	5,  // [5:15] is the sub-list for method input_type
 	5,  // [5:5] is the sub-list for extension type_name
 	5,  // [5:5] is the sub-list for extension extendee
 	0,  // [0:5] is the sub-list for field type_name
@@ -916,7 +1104,7 @@ func file_forgeyard_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_peer_proto_rawDesc), len(file_forgeyard_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -49,6 +49,10 @@ const (
 	PeerServiceLogProcedure = "/forgeyard.v1.PeerService/Log"
 	// PeerServiceConsoleProcedure is the fully-qualified name of the PeerService's Console RPC.
 	PeerServiceConsoleProcedure = "/forgeyard.v1.PeerService/Console"
+	// PeerServiceCredentialProcedure is the fully-qualified name of the PeerService's Credential RPC.
+	PeerServiceCredentialProcedure = "/forgeyard.v1.PeerService/Credential"
+	// PeerServiceHashProcedure is the fully-qualified name of the PeerService's Hash RPC.
+	PeerServiceHashProcedure = "/forgeyard.v1.PeerService/Hash"
 	// PeerServiceBarrierProcedure is the fully-qualified name of the PeerService's Barrier RPC.
 	PeerServiceBarrierProcedure = "/forgeyard.v1.PeerService/Barrier"
 )
@@ -69,6 +73,10 @@ type PeerServiceClient interface {
 	Log(context.Context, *connect.Request[v1.PeerLogRequest]) (*connect.ServerStreamForClient[v1.LogFrame], error)
 	// Console opens a device that this node hosts, under a token.
 	Console(context.Context) *connect.BidiStreamForClient[v1.PeerConsoleData, v1.PeerConsoleData]
+	// Credential issues the caller a member credential that lasts longer.
+	Credential(context.Context, *connect.Request[v1.CredentialRequest]) (*connect.Response[v1.CredentialResponse], error)
+	// Hash says what this node's state was at an index: voters compare (decision 26g).
+	Hash(context.Context, *connect.Request[v1.HashRequest]) (*connect.Response[v1.HashResponse], error)
 	// Barrier returns the index that a current read must have applied.
 	Barrier(context.Context, *connect.Request[v1.BarrierRequest]) (*connect.Response[v1.BarrierResponse], error)
 }
@@ -126,6 +134,18 @@ func NewPeerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(peerServiceMethods.ByName("Console")),
 			connect.WithClientOptions(opts...),
 		),
+		credential: connect.NewClient[v1.CredentialRequest, v1.CredentialResponse](
+			httpClient,
+			baseURL+PeerServiceCredentialProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("Credential")),
+			connect.WithClientOptions(opts...),
+		),
+		hash: connect.NewClient[v1.HashRequest, v1.HashResponse](
+			httpClient,
+			baseURL+PeerServiceHashProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("Hash")),
+			connect.WithClientOptions(opts...),
+		),
 		barrier: connect.NewClient[v1.BarrierRequest, v1.BarrierResponse](
 			httpClient,
 			baseURL+PeerServiceBarrierProcedure,
@@ -137,14 +157,16 @@ func NewPeerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // peerServiceClient implements PeerServiceClient.
 type peerServiceClient struct {
-	propose *connect.Client[v1.ProposeRequest, v1.ProposeResponse]
-	renew   *connect.Client[v1.RenewRequest, v1.RenewResponse]
-	term    *connect.Client[v1.TermRequest, v1.TermResponse]
-	vouch   *connect.Client[v1.VouchRequest, v1.VouchResponse]
-	explain *connect.Client[v1.ExplainRequest, v1.ExplainResponse]
-	log     *connect.Client[v1.PeerLogRequest, v1.LogFrame]
-	console *connect.Client[v1.PeerConsoleData, v1.PeerConsoleData]
-	barrier *connect.Client[v1.BarrierRequest, v1.BarrierResponse]
+	propose    *connect.Client[v1.ProposeRequest, v1.ProposeResponse]
+	renew      *connect.Client[v1.RenewRequest, v1.RenewResponse]
+	term       *connect.Client[v1.TermRequest, v1.TermResponse]
+	vouch      *connect.Client[v1.VouchRequest, v1.VouchResponse]
+	explain    *connect.Client[v1.ExplainRequest, v1.ExplainResponse]
+	log        *connect.Client[v1.PeerLogRequest, v1.LogFrame]
+	console    *connect.Client[v1.PeerConsoleData, v1.PeerConsoleData]
+	credential *connect.Client[v1.CredentialRequest, v1.CredentialResponse]
+	hash       *connect.Client[v1.HashRequest, v1.HashResponse]
+	barrier    *connect.Client[v1.BarrierRequest, v1.BarrierResponse]
 }
 
 // Propose calls forgeyard.v1.PeerService.Propose.
@@ -182,6 +204,16 @@ func (c *peerServiceClient) Console(ctx context.Context) *connect.BidiStreamForC
 	return c.console.CallBidiStream(ctx)
 }
 
+// Credential calls forgeyard.v1.PeerService.Credential.
+func (c *peerServiceClient) Credential(ctx context.Context, req *connect.Request[v1.CredentialRequest]) (*connect.Response[v1.CredentialResponse], error) {
+	return c.credential.CallUnary(ctx, req)
+}
+
+// Hash calls forgeyard.v1.PeerService.Hash.
+func (c *peerServiceClient) Hash(ctx context.Context, req *connect.Request[v1.HashRequest]) (*connect.Response[v1.HashResponse], error) {
+	return c.hash.CallUnary(ctx, req)
+}
+
 // Barrier calls forgeyard.v1.PeerService.Barrier.
 func (c *peerServiceClient) Barrier(ctx context.Context, req *connect.Request[v1.BarrierRequest]) (*connect.Response[v1.BarrierResponse], error) {
 	return c.barrier.CallUnary(ctx, req)
@@ -203,6 +235,10 @@ type PeerServiceHandler interface {
 	Log(context.Context, *connect.Request[v1.PeerLogRequest], *connect.ServerStream[v1.LogFrame]) error
 	// Console opens a device that this node hosts, under a token.
 	Console(context.Context, *connect.BidiStream[v1.PeerConsoleData, v1.PeerConsoleData]) error
+	// Credential issues the caller a member credential that lasts longer.
+	Credential(context.Context, *connect.Request[v1.CredentialRequest]) (*connect.Response[v1.CredentialResponse], error)
+	// Hash says what this node's state was at an index: voters compare (decision 26g).
+	Hash(context.Context, *connect.Request[v1.HashRequest]) (*connect.Response[v1.HashResponse], error)
 	// Barrier returns the index that a current read must have applied.
 	Barrier(context.Context, *connect.Request[v1.BarrierRequest]) (*connect.Response[v1.BarrierResponse], error)
 }
@@ -256,6 +292,18 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(peerServiceMethods.ByName("Console")),
 		connect.WithHandlerOptions(opts...),
 	)
+	peerServiceCredentialHandler := connect.NewUnaryHandler(
+		PeerServiceCredentialProcedure,
+		svc.Credential,
+		connect.WithSchema(peerServiceMethods.ByName("Credential")),
+		connect.WithHandlerOptions(opts...),
+	)
+	peerServiceHashHandler := connect.NewUnaryHandler(
+		PeerServiceHashProcedure,
+		svc.Hash,
+		connect.WithSchema(peerServiceMethods.ByName("Hash")),
+		connect.WithHandlerOptions(opts...),
+	)
 	peerServiceBarrierHandler := connect.NewUnaryHandler(
 		PeerServiceBarrierProcedure,
 		svc.Barrier,
@@ -278,6 +326,10 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 			peerServiceLogHandler.ServeHTTP(w, r)
 		case PeerServiceConsoleProcedure:
 			peerServiceConsoleHandler.ServeHTTP(w, r)
+		case PeerServiceCredentialProcedure:
+			peerServiceCredentialHandler.ServeHTTP(w, r)
+		case PeerServiceHashProcedure:
+			peerServiceHashHandler.ServeHTTP(w, r)
 		case PeerServiceBarrierProcedure:
 			peerServiceBarrierHandler.ServeHTTP(w, r)
 		default:
@@ -315,6 +367,14 @@ func (UnimplementedPeerServiceHandler) Log(context.Context, *connect.Request[v1.
 
 func (UnimplementedPeerServiceHandler) Console(context.Context, *connect.BidiStream[v1.PeerConsoleData, v1.PeerConsoleData]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Console is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) Credential(context.Context, *connect.Request[v1.CredentialRequest]) (*connect.Response[v1.CredentialResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Credential is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) Hash(context.Context, *connect.Request[v1.HashRequest]) (*connect.Response[v1.HashResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Hash is not implemented"))
 }
 
 func (UnimplementedPeerServiceHandler) Barrier(context.Context, *connect.Request[v1.BarrierRequest]) (*connect.Response[v1.BarrierResponse], error) {

@@ -1,0 +1,452 @@
+// Package agent decides what a runner does about the leases that name it: accept
+// or reject, start, stop softly, kill.
+//
+//	Step(now, Input, *Book) → []Effect
+//
+//	       offer seen          accept applied          Continue answered
+//	(none) ─────────▶ asking ─────────────────▶ held ─────────────────▶ held …
+//	                    │ refused                │ deadline, Stale, superseded
+//	                    ▼                        ▼
+//	                 (none)                    dead: killed, never completes
+//
+// Invariants: nothing starts without a deadline in the future that was counted from
+// our own send (07§115–117, E06); an attempt whose deadline has passed is killed, and
+// a process that slept knows it when it wakes, because every step compares the clock;
+// one lease starts at most one execution, however often it is seen (RA-258).
+//
+// The agent is never an authority (07§1): it proposes, and the log decides. It knows
+// no placement rule. The package is pure.
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// Effect is a wish of the agent; the shell carries it out.
+type Effect interface{ effect() }
+
+type (
+	// Accept asks for the offer to be accepted. The shell notes when it sent the proposal
+	// and tells the Book the outcome.
+	Accept struct{ Authority forgeyard.Authority }
+	// Reject refuses an offer before any work.
+	Reject struct {
+		Authority forgeyard.Authority
+		Reason    job.RejectReason
+		Detail    string
+	}
+	// Start begins the execution of an accepted lease.
+	Start struct {
+		Job   site.Job
+		Lease lease.Lease
+	}
+	// Cancel ends an execution and reports it as cancelled.
+	Cancel struct {
+		Lease forgeyard.LeaseID
+		Force bool
+		Why   string
+	}
+	// Stop asks an execution to give the job back, by a checkpoint where the contract has one.
+	Stop struct {
+		Lease forgeyard.LeaseID
+		Kind  string
+		Why   string
+	}
+	// Kill ends an execution at once. It finalises nothing.
+	Kill struct {
+		Lease forgeyard.LeaseID
+		Why   string
+	}
+	// ResetDevice asks for the reset of a device hosted here, after its lease ended.
+	ResetDevice struct {
+		Device forgeyard.DeviceID
+		Token  uint64
+		Try    int
+	}
+	// CheckDevice asks whether a device hosted here is fit for its next lease.
+	CheckDevice struct{ Device forgeyard.DeviceID }
+)
+
+func (Accept) effect()      {}
+func (Reject) effect()      {}
+func (Start) effect()       {}
+func (Cancel) effect()      {}
+func (Stop) effect()        {}
+func (Kill) effect()        {}
+func (ResetDevice) effect() {}
+func (CheckDevice) effect() {}
+
+// Input is what the node knows now.
+type Input struct {
+	State   *site.State
+	Me      forgeyard.RunnerID
+	Session forgeyard.SessionID
+	// Refusing lists the reasons for taking no work now: draining, pressure, clock. The
+	// first names the reject reason.
+	Refusing []Refusal
+	Caps     job.Capabilities // probed now, not what the log remembers
+}
+
+// Refusal is one reason for taking no work.
+type Refusal struct {
+	Reason job.RejectReason
+	Detail string
+}
+
+// stage is where a lease stands here.
+type stage uint8
+
+const (
+	asking  stage = iota + 1 // the acceptance is under way
+	held                     // accepted; deadline known or asked for
+	running                  // started
+	ended                    // over here; kept until the log says so too
+)
+
+type entry struct {
+	authority forgeyard.Authority
+	policy    lease.Policy
+	terms     lease.Terms
+	stage     stage
+	sent      forgeyard.Instant // our send of the last request that was granted; zero: none yet
+	left      time.Duration     // from sent; negative: no bound
+	cancelled bool
+	stopped   bool
+	spec      job.Resources
+}
+
+// Book is what the agent knows of its own leases. One goroutine owns it. A new
+// process starts with an empty one: a new session inherits nothing (07§8).
+type Book struct {
+	leases map[forgeyard.LeaseID]*entry
+	upkeep map[forgeyard.DeviceID]upkeep // asked of the shell, its report not in the log yet
+}
+
+type upkeep struct {
+	token uint64
+	try   int
+	check bool
+}
+
+// NewBook returns an empty book.
+func NewBook() *Book {
+	return &Book{leases: map[forgeyard.LeaseID]*entry{}, upkeep: map[forgeyard.DeviceID]upkeep{}}
+}
+
+// Accepted is told that an acceptance, sent then, was applied.
+func (b *Book) Accepted(id forgeyard.LeaseID, sent forgeyard.Instant) {
+	if e, ok := b.leases[id]; ok && e.stage == asking {
+		e.stage, e.sent = held, sent
+	}
+}
+
+// NotAccepted is told that an acceptance failed; the next step looks anew.
+func (b *Book) NotAccepted(id forgeyard.LeaseID) {
+	if e, ok := b.leases[id]; ok && e.stage == asking {
+		delete(b.leases, id)
+	}
+}
+
+// Granted is told that a proposal, sent then, granted the next epoch in place.
+func (b *Book) Granted(l lease.Lease, spec job.Resources, sent forgeyard.Instant) {
+	b.leases[l.Authority.Lease] = &entry{authority: l.Authority, policy: l.Policy, terms: l.Terms, stage: held, sent: sent, left: -1, spec: spec}
+}
+
+// Renewed is told the answer to a renewal that was sent then.
+func (b *Book) Renewed(id forgeyard.LeaseID, sent forgeyard.Instant, answer lease.Answer, left time.Duration) {
+	e, ok := b.leases[id]
+	if !ok {
+		return
+	}
+	switch answer {
+	case lease.Stale:
+		e.left, e.sent = 0, min(e.sent, sent) // the deadline is now in the past
+		if e.sent.IsZero() {
+			e.sent = 1
+		}
+	case lease.Cancel, lease.Continue:
+		if e.stage != ended {
+			e.sent, e.left = max(e.sent, sent), left
+		}
+	}
+}
+
+// Over is told that an execution has ended here, its tree confirmed dead.
+func (b *Book) Over(id forgeyard.LeaseID) {
+	if e, ok := b.leases[id]; ok {
+		e.stage = ended
+	}
+}
+
+// NotReported is told that a reset or check could not be reported: it is asked for anew.
+func (b *Book) NotReported(d forgeyard.DeviceID) { delete(b.upkeep, d) }
+
+// Deadline is when the holder of a lease must have stopped. Zero: it has none yet
+// and must not start.
+func (b *Book) Deadline(id forgeyard.LeaseID) forgeyard.Instant {
+	e, ok := b.leases[id]
+	if !ok || e.sent.IsZero() {
+		return 0
+	}
+	return e.deadline()
+}
+
+func (e *entry) deadline() forgeyard.Instant {
+	return lease.HolderStop(e.policy, e.terms, e.sent, e.left)
+}
+
+// ToRenew lists the authorities to renew, those without a deadline among them.
+func (b *Book) ToRenew() []forgeyard.Authority {
+	var out []forgeyard.Authority
+	for _, e := range b.leases {
+		if e.stage == held || e.stage == running {
+			out = append(out, e.authority)
+		}
+	}
+	slices.SortFunc(out, func(x, y forgeyard.Authority) int { return compare(x.Lease, y.Lease) })
+	return out
+}
+
+func compare(a, b forgeyard.LeaseID) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// Active counts the leases that hold resources here.
+func (b *Book) Active() int {
+	n := 0
+	for _, e := range b.leases {
+		if e.stage != ended {
+			n++
+		}
+	}
+	return n
+}
+
+// Step returns what to do now and when to look again at the latest.
+func Step(now forgeyard.Instant, in Input, b *Book) ([]Effect, forgeyard.Instant) {
+	s := stepper{now: now, in: in, book: b, wake: now.Add(time.Second)}
+	mine := s.mine()
+	s.deadlines()
+	s.vanished(mine)
+	for _, j := range mine {
+		s.look(j)
+	}
+	s.devices()
+	return s.effects, s.wake
+}
+
+type stepper struct {
+	now     forgeyard.Instant
+	in      Input
+	book    *Book
+	effects []Effect
+	wake    forgeyard.Instant
+}
+
+func (s *stepper) do(e Effect) { s.effects = append(s.effects, e) }
+
+// mine are the jobs whose live lease names this runner and this session.
+func (s *stepper) mine() []site.Job {
+	var out []site.Job
+	for id := range s.in.State.Open.All() {
+		j, _ := s.in.State.Jobs.Get(id)
+		if a := j.Lease.Authority; j.Lease.Live() && a.Runner == s.in.Me && a.Session == s.in.Session {
+			out = append(out, j)
+		}
+	}
+	return out
+}
+
+// deadlines kills what may no longer act, whatever the log says: that is all a
+// holder can know who hears nothing.
+func (s *stepper) deadlines() {
+	for _, id := range s.ids() {
+		e := s.book.leases[id]
+		if e.stage == ended || e.sent.IsZero() {
+			continue
+		}
+		d := e.deadline()
+		if d > s.now {
+			s.wake = min(s.wake, d)
+			continue
+		}
+		if e.stage == running {
+			s.do(Kill{Lease: id, Why: "its lease is over: nothing was heard in time"})
+		}
+		e.stage = ended
+	}
+}
+
+func (s *stepper) ids() []forgeyard.LeaseID {
+	out := make([]forgeyard.LeaseID, 0, len(s.book.leases))
+	for id := range s.book.leases {
+		out = append(out, id)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// vanished looks at leases of the book that the log no longer calls live.
+func (s *stepper) vanished(mine []site.Job) {
+	for _, id := range s.ids() {
+		e := s.book.leases[id]
+		if slices.ContainsFunc(mine, func(j site.Job) bool { return j.Lease.Authority.Lease == id }) {
+			continue
+		}
+		if e.stage == asking || !s.seen(e) {
+			continue // our own log may be behind what we were answered
+		}
+		if e.stage == running {
+			s.do(Kill{Lease: id, Why: "the log says that its lease ended"})
+		}
+		delete(s.book.leases, id)
+	}
+}
+
+// seen reports whether our copy of the log has reached the epoch of the entry, so
+// that its absence means something.
+func (s *stepper) seen(e *entry) bool {
+	j, ok := s.in.State.Jobs.Get(e.authority.Job)
+	if !ok {
+		return true
+	}
+	return j.Fence().Compare(e.authority.Fence) >= 0
+}
+
+func (s *stepper) look(j site.Job) {
+	id := j.Lease.Authority.Lease
+	e, known := s.book.leases[id]
+	switch {
+	case !known && j.Lease.State == lease.Offered:
+		s.answer(j)
+		return
+	case !known:
+		// Accepted in the log, and we don't know when we asked: it gets a deadline from the
+		// next renewal, and nothing starts before.
+		s.book.leases[id] = &entry{authority: j.Lease.Authority, policy: j.Lease.Policy, terms: j.Lease.Terms, stage: held, left: -1, spec: j.Spec.Resources}
+		return
+	case e.stage == held && j.Lease.State == lease.Accepted && !e.sent.IsZero() && e.deadline() > s.now:
+		if j.CancelAt != 0 {
+			e.cancelled = true
+			s.do(Cancel{Lease: id, Force: j.Force, Why: "cancelled by " + j.CancelBy})
+			return
+		}
+		e.stage = running
+		s.do(Start{Job: j, Lease: j.Lease})
+		return
+	}
+	if e.stage != running {
+		return
+	}
+	if j.CancelAt != 0 && !e.cancelled {
+		e.cancelled = true
+		s.do(Cancel{Lease: id, Force: j.Force, Why: "cancelled by " + j.CancelBy})
+	} else if j.StopKind != "" && !e.stopped {
+		e.stopped = true
+		s.do(Stop{Lease: id, Kind: j.StopKind, Why: j.StopReason})
+	}
+}
+
+// answer validates an offer (07§30): defence in depth, whatever the placement
+// thought of it (07§226).
+func (s *stepper) answer(j site.Job) {
+	a := j.Lease.Authority
+	if r := s.refusal(j); r.Reason != "" {
+		s.do(Reject{Authority: a, Reason: r.Reason, Detail: r.Detail})
+		return
+	}
+	s.book.leases[a.Lease] = &entry{authority: a, policy: j.Lease.Policy, terms: j.Lease.Terms, stage: asking, left: -1, spec: j.Spec.Resources}
+	s.do(Accept{Authority: a})
+}
+
+func (s *stepper) refusal(j site.Job) Refusal {
+	if len(s.in.Refusing) > 0 {
+		return s.in.Refusing[0]
+	}
+	c, sp := s.in.Caps, j.Spec
+	unsupported := func(format string, args ...any) Refusal {
+		return Refusal{job.RejectUnsupportedSpec, fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case sp.Requires.OS != "" && sp.Requires.OS != c.OS:
+		return unsupported("this is %s", c.OS)
+	case sp.Requires.Arch != "" && sp.Requires.Arch != c.Arch:
+		return unsupported("this is %s", c.Arch)
+	case !slices.ContainsFunc(c.Sandboxes, func(k job.SandboxCapability) bool { return k.Kind == sp.Sandbox }):
+		return Refusal{job.RejectCapabilityChanged, fmt.Sprintf("sandbox %s is not enforced here", sp.Sandbox)}
+	case sp.Network != job.NetworkNone && !slices.Contains(c.Networks, sp.Network):
+		return Refusal{job.RejectLocalPolicy, fmt.Sprintf("network %s is not allowed here", sp.Network)}
+	}
+	for _, t := range sp.Requires.Toolchains {
+		if !slices.ContainsFunc(c.Toolchains, func(k job.Toolchain) bool { return k.Name == t }) {
+			return Refusal{job.RejectCapabilityChanged, fmt.Sprintf("toolchain %s is not there", t)}
+		}
+	}
+	return s.room(sp)
+}
+
+// room is the hard local guard, should the placement have counted wrong (07§224).
+func (s *stepper) room(sp job.Spec) Refusal {
+	var cpu, mem, disk int64
+	n := 0
+	for _, e := range s.book.leases {
+		if e.stage != ended {
+			cpu, mem, disk, n = cpu+e.spec.MilliCPU, mem+e.spec.Memory, disk+e.spec.Disk, n+1
+		}
+	}
+	c, r := s.in.Caps, sp.Resources
+	switch {
+	case n >= c.MaxJobs:
+		return Refusal{job.RejectPressure, fmt.Sprintf("%d jobs run here, the bound is %d", n, c.MaxJobs)}
+	case cpu+r.MilliCPU > c.MilliCPU:
+		return Refusal{job.RejectPressure, fmt.Sprintf("%d of %d thousandths of a core are taken, the job asks for %d", cpu, c.MilliCPU, r.MilliCPU)}
+	case mem+r.Memory > c.Memory:
+		return Refusal{job.RejectPressure, fmt.Sprintf("%d of %d bytes of memory are taken, the job asks for %d", mem, c.Memory, r.Memory)}
+	case disk+r.Disk > c.Disk:
+		return Refusal{job.RejectDisk, fmt.Sprintf("%d of %d bytes of disk are taken, the job asks for %d", disk, c.Disk, r.Disk)}
+	}
+	return Refusal{}
+}
+
+// devices asks for the reset and the check of what is hosted here, once for each
+// time that the log wants it.
+func (s *stepper) devices() {
+	for _, d := range s.in.State.Devices.All() {
+		if d.Host != s.in.Me {
+			continue
+		}
+		var want upkeep
+		switch {
+		case d.Use == devices.Cleaning && d.Last != nil:
+			want = upkeep{token: d.Last.Token, try: d.Resets + 1}
+		case d.Use == devices.Free && d.Health == devices.Unknown && d.Presence != devices.Absent:
+			want = upkeep{token: d.HighestFence, check: true}
+		default:
+			delete(s.book.upkeep, d.ID)
+			continue
+		}
+		if s.book.upkeep[d.ID] == want {
+			continue
+		}
+		s.book.upkeep[d.ID] = want
+		if want.check {
+			s.do(CheckDevice{Device: d.ID})
+		} else {
+			s.do(ResetDevice{Device: d.ID, Token: want.token, Try: want.try})
+		}
+	}
+}

@@ -1,0 +1,251 @@
+// Package controllers decides what the leader of a site does next: whom to
+// offer a job, when a silence has lasted too long, who votes, when delegated work
+// must stop.
+//
+//	Step(now, Input) → []Effect
+//
+// Doing a step twice is harmless: what it proposes is refused by Apply if it no
+// longer holds. A controller owns no state that would be lost with it; Memory is
+// what a leader heard since it was elected, and a new leader starts with an empty
+// one, which costs time and never safety (architecture §4).
+//
+// Invariants: a renewal is counted only when the shell has confirmed, after the
+// request arrived, that its term is still current; once an expiry is proposed for a
+// lease, its renewals are refused until the outcome is known.
+//
+// The package is pure. It does not execute (node/agent) and changes no state (site).
+package controllers
+
+import (
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// Effect is a wish of the controllers; the shell carries it out.
+type Effect interface{ effect() }
+
+// Propose asks for a command to be proposed. While one with the same key is under
+// way, the shell does not propose another.
+type Propose struct {
+	Key  string
+	Body site.Body
+}
+
+// SetVoter asks for a change of the Raft group, one at a time.
+type SetVoter struct {
+	Runner forgeyard.RunnerID
+	Peer   string
+	Role   VoterRole
+}
+
+// VoterRole is a member's place in the Raft group.
+type VoterRole string
+
+// Voter roles.
+const (
+	Voter    VoterRole = "voter"
+	NonVoter VoterRole = "nonvoter"
+	Gone     VoterRole = "gone"
+)
+
+func (Propose) effect()  {}
+func (SetVoter) effect() {}
+
+// Input is what the leader knows now.
+type Input struct {
+	State *site.State
+	Mem   *Memory
+	// Used is the leader's figure of uplink silence; Known is false until it has
+	// asked the voters what they can vouch for, and nothing delegated starts before.
+	Used  time.Duration
+	Known bool
+	Group []GroupMember // the Raft configuration
+}
+
+// GroupMember is a member of the Raft group and how well it follows.
+type GroupMember struct {
+	Runner forgeyard.RunnerID
+	Voter  bool
+	Behind uint64 // entries that it lacks; meaningless for one not heard lately
+}
+
+// Sign is what a runner's heartbeat said.
+type Sign struct {
+	Session  forgeyard.SessionID
+	At       forgeyard.Instant
+	Pressure string   // normal, or what is scarce
+	Refusing []string // reasons for not taking work
+}
+
+// Memory is what this leader heard since its election. One goroutine owns it.
+type Memory struct {
+	Elected forgeyard.Instant
+	leases  map[forgeyard.LeaseID]holder
+	runners map[forgeyard.RunnerID]Sign
+	avoided map[avoidKey]forgeyard.Instant
+	devices map[forgeyard.DeviceLeaseID]forgeyard.Instant // first seen here
+}
+
+type holder struct {
+	heard    forgeyard.Instant // last sign, never earlier than the apply of the grant here
+	state    lease.State
+	expiring bool
+}
+
+type avoidKey struct {
+	job    forgeyard.JobID
+	runner forgeyard.RunnerID
+	index  uint64
+}
+
+// NewMemory starts the memory of a leader elected now: every lease counts anew.
+func NewMemory(now forgeyard.Instant) *Memory {
+	return &Memory{Elected: now, leases: map[forgeyard.LeaseID]holder{}, runners: map[forgeyard.RunnerID]Sign{}, avoided: map[avoidKey]forgeyard.Instant{}, devices: map[forgeyard.DeviceLeaseID]forgeyard.Instant{}}
+}
+
+// Observe takes note of leases that are new to this leader, or were accepted, and
+// forgets those of jobs that ended.
+func (m *Memory) Observe(now forgeyard.Instant, s *site.State) {
+	live := make(map[forgeyard.LeaseID]bool, len(m.leases))
+	for id := range s.Open.All() {
+		j, _ := s.Jobs.Get(id)
+		l := j.Lease
+		if l.State == "" {
+			continue
+		}
+		key := l.Authority.Lease
+		live[key] = true
+		h, ok := m.leases[key]
+		if !ok || (h.state == lease.Offered && l.State == lease.Accepted) {
+			m.leases[key] = holder{heard: now, state: l.State}
+		} else if h.state != l.State {
+			h.state = l.State
+			m.leases[key] = h
+		}
+		for _, a := range j.Avoid {
+			k := avoidKey{j.ID, a.Runner, a.Index}
+			if _, ok := m.avoided[k]; !ok {
+				m.avoided[k] = now
+			}
+		}
+	}
+	for key := range m.leases {
+		if !live[key] {
+			delete(m.leases, key)
+		}
+	}
+	for k := range m.avoided {
+		if !s.Open.Has(k.job) {
+			delete(m.avoided, k)
+		}
+	}
+}
+
+// Hello counts a sign of life of a runner.
+func (m *Memory) Hello(r forgeyard.RunnerID, s Sign) { m.runners[r] = s }
+
+// Runner returns the last sign of a runner.
+func (m *Memory) Runner(r forgeyard.RunnerID) (Sign, bool) { s, ok := m.runners[r]; return s, ok }
+
+// Renewal is one lease that a holder asks to renew.
+type Renewal struct {
+	Authority forgeyard.Authority
+	Running   bool
+}
+
+// RenewalAnswer answers one renewal.
+type RenewalAnswer struct {
+	Answer lease.Answer
+	Reason string
+	// Left bounds how long, from the holder's send, the central daemon's grant still
+	// covers the work; negative for the site's own work.
+	Left time.Duration
+}
+
+// Renew answers a batch. The shell calls it only after its leadership was confirmed
+// by a majority, after the batch arrived; arrived is when it did.
+func (m *Memory) Renew(arrived forgeyard.Instant, in Input, batch []Renewal) []RenewalAnswer {
+	out := make([]RenewalAnswer, 0, len(batch))
+	for _, r := range batch {
+		out = append(out, m.renewOne(arrived, in, r))
+	}
+	return out
+}
+
+func (m *Memory) renewOne(arrived forgeyard.Instant, in Input, r Renewal) RenewalAnswer {
+	stale := func(why string) RenewalAnswer { return RenewalAnswer{Answer: lease.Stale, Reason: why, Left: -1} }
+	j, ok := in.State.Jobs.Get(r.Authority.Job)
+	if !ok {
+		return stale("the job is not known")
+	}
+	if err := lease.Check(j.Lease.Authority, r.Authority); err != nil {
+		return stale(err.Error())
+	}
+	if !j.Lease.Live() {
+		return stale("the lease ended: " + string(j.Lease.Reason))
+	}
+	h := m.leases[r.Authority.Lease]
+	if h.expiring {
+		return stale("the lease is expiring")
+	}
+	h.state, h.heard = j.Lease.State, max(h.heard, arrived)
+	m.leases[r.Authority.Lease] = h
+	a := RenewalAnswer{Answer: lease.Continue, Left: -1}
+	if j.CancelAt != 0 {
+		a.Answer, a.Reason = lease.Cancel, "cancelled by "+j.CancelBy
+	}
+	if j.Grant != nil {
+		a.Left = 0
+		if in.Known {
+			a.Left = max(0, j.Grant.Left(in.State.Uplink.Terms, in.Used))
+		}
+	}
+	return a
+}
+
+// Expiring marks a lease whose expiry is proposed; Settled is told the outcome.
+func (m *Memory) Expiring(id forgeyard.LeaseID) { m.mark(id, true) }
+
+// Settled ends what Expiring began: the outcome of the proposal is known.
+func (m *Memory) Settled(id forgeyard.LeaseID) { m.mark(id, false) }
+
+func (m *Memory) mark(id forgeyard.LeaseID, on bool) {
+	if h, ok := m.leases[id]; ok {
+		h.expiring = on
+		m.leases[id] = h
+	}
+}
+
+// Step returns what the leader should do now, and when to look again at the latest.
+func Step(now forgeyard.Instant, in Input) ([]Effect, forgeyard.Instant) {
+	in.Mem.Observe(now, in.State)
+	s := stepper{now: now, in: in, wake: now.Add(idleLook)}
+	if in.State.Site == "" {
+		return nil, s.wake
+	}
+	s.expiry()
+	s.authority()
+	s.place()
+	s.deviceLeases()
+	s.voters()
+	return s.effects, s.wake
+}
+
+// idleLook is how long a leader waits at most before it looks again, changes or not.
+const idleLook = time.Second
+
+type stepper struct {
+	now     forgeyard.Instant
+	in      Input
+	effects []Effect
+	wake    forgeyard.Instant
+}
+
+func (s *stepper) propose(key string, b site.Body) {
+	s.effects = append(s.effects, Propose{Key: key, Body: b})
+}
+
+func (s *stepper) at(t forgeyard.Instant) { s.wake = min(s.wake, max(t, s.now.Add(time.Millisecond))) }

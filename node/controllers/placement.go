@@ -1,0 +1,355 @@
+package controllers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// heardWithin is how fresh a runner's sign must be for new work to go there, in
+// renewal intervals: two may be lost.
+const heardWithin = 3
+
+// patience is how long a job stays away from a runner that refused it, doubled
+// with each failure on the runners' side.
+const patience = 5 * time.Second
+
+// Candidate is one runner and what keeps a job from it; no reasons: it can serve.
+type Candidate struct {
+	Runner  forgeyard.RunnerID
+	Name    string
+	Reasons []string
+	score   int64
+}
+
+type usage struct {
+	cpu, mem, disk int64
+	jobs           int
+}
+
+// place offers every job that may start to the best runner that can serve it,
+// oldest first. Within one step what was offered counts as taken.
+func (s *stepper) place() {
+	taken := s.usage()
+	held := map[forgeyard.DeviceID]bool{}
+	for _, id := range bySubmission(s.in.State) {
+		j, _ := s.in.State.Jobs.Get(id)
+		if s.holdBack(j) != "" {
+			continue
+		}
+		devs, why := s.devicesFor(j, held)
+		if why != "" {
+			continue
+		}
+		best := s.best(j, taken, devs)
+		if best == nil {
+			continue
+		}
+		m, _ := s.in.State.Members.Get(best.Runner)
+		u := taken[m.Runner]
+		u.add(j.Spec)
+		taken[m.Runner] = u
+		offer := site.Offer{Job: j.ID, Runner: m.Runner, Session: m.Session.ID, Epoch: j.Epoch, Used: int64(s.in.Used)}
+		for _, d := range devs {
+			held[d.ID] = true
+			offer.Devices = append(offer.Devices, d.ID)
+		}
+		s.propose("offer/"+string(j.ID), offer)
+	}
+}
+
+func bySubmission(st *site.State) []forgeyard.JobID {
+	type row struct {
+		id forgeyard.JobID
+		at uint64
+	}
+	var rows []row
+	for id, at := range st.Open.All() {
+		rows = append(rows, row{id, at})
+	}
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
+	out := make([]forgeyard.JobID, len(rows))
+	for i, r := range rows {
+		out[i] = r.id
+	}
+	return out
+}
+
+// holdBack says why no runner may get the job now, whatever it can do.
+func (s *stepper) holdBack(j site.Job) string {
+	if err := s.in.State.Offerable(j, s.in.Used); err != nil {
+		return err.Error()
+	}
+	if j.Grant != nil && !s.in.Known {
+		return "the new leader is asking the voters how long the uplink was silent"
+	}
+	if j.Grant != nil {
+		span := j.Grant.Span(s.in.State.Uplink.Terms)
+		if left := j.Grant.Left(s.in.State.Uplink.Terms, s.in.Used); left <= stopMargin(j, span) {
+			return fmt.Sprintf("only %s of the central daemon's allowance are left", left.Round(time.Second))
+		}
+	}
+	return ""
+}
+
+// stopMargin is how long before the end of an allowance work is asked to stop: the
+// time its stop may take, and never more than a quarter of the whole.
+func stopMargin(j site.Job, span time.Duration) time.Duration {
+	m := j.Spec.Stop.Grace
+	if j.Spec.Resume.Mode == job.ResumeApplication {
+		m += j.Spec.Resume.Checkpoint.Window
+	}
+	return min(m, span/4)
+}
+
+func (s *stepper) usage() map[forgeyard.RunnerID]usage {
+	out := map[forgeyard.RunnerID]usage{}
+	for id := range s.in.State.Open.All() {
+		j, _ := s.in.State.Jobs.Get(id)
+		if j.Lease.Live() || (j.Status == job.Unknown && !j.Certain) {
+			u := out[j.Lease.Authority.Runner]
+			u.add(j.Spec)
+			out[j.Lease.Authority.Runner] = u
+		}
+	}
+	return out
+}
+
+func (u *usage) add(s job.Spec) {
+	u.cpu, u.mem, u.disk, u.jobs = u.cpu+s.Resources.MilliCPU, u.mem+s.Resources.Memory, u.disk+s.Resources.Disk, u.jobs+1
+}
+
+func (s *stepper) best(j site.Job, taken map[forgeyard.RunnerID]usage, devs []devices.Device) *Candidate {
+	var best *Candidate
+	for _, c := range s.candidates(j, taken, devs) {
+		if len(c.Reasons) == 0 && (best == nil || c.score > best.score) {
+			best = &c
+		}
+	}
+	return best
+}
+
+func (s *stepper) candidates(j site.Job, taken map[forgeyard.RunnerID]usage, devs []devices.Device) []Candidate {
+	var out []Candidate
+	for _, m := range s.in.State.Members.All() {
+		if m.Removed {
+			continue
+		}
+		c := Candidate{Runner: m.Runner, Name: m.Name}
+		c.Reasons = append(c.Reasons, s.unavailable(m)...)
+		c.Reasons = append(c.Reasons, cannotServe(m, j.Spec)...)
+		c.Reasons = append(c.Reasons, noRoom(m, j.Spec, taken[m.Runner])...)
+		if why := s.avoids(j, m); why != "" {
+			c.Reasons = append(c.Reasons, why)
+		}
+		c.score = score(m, j, taken[m.Runner], devs)
+		out = append(out, c)
+	}
+	return out
+}
+
+// unavailable says why a runner takes no work at all now.
+func (s *stepper) unavailable(m site.Member) []string {
+	var why []string
+	sign, ok := s.in.Mem.Runner(m.Runner)
+	limit := heardWithin * s.in.State.Config.Lease.Renew
+	switch {
+	case m.Session.ID == "":
+		why = append(why, "it never registered")
+	case !ok || s.now.Sub(sign.At) > limit:
+		why = append(why, fmt.Sprintf("not heard from for %s", limit))
+	case sign.Session != m.Session.ID:
+		why = append(why, "its session is changing")
+	}
+	if m.Disabled {
+		why = append(why, "disabled")
+	}
+	if m.Draining {
+		why = append(why, "draining")
+	}
+	if ok {
+		why = append(why, sign.Refusing...)
+	}
+	return why
+}
+
+// cannotServe compares what a spec asks with what a runner can enforce (07§30).
+func cannotServe(m site.Member, sp job.Spec) []string {
+	var why []string
+	no := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
+	if sp.Requires.OS != "" && sp.Requires.OS != m.Caps.OS {
+		no("os is %s, the job requires %s", m.Caps.OS, sp.Requires.OS)
+	}
+	if sp.Requires.Arch != "" && sp.Requires.Arch != m.Caps.Arch {
+		no("arch is %s, the job requires %s", m.Caps.Arch, sp.Requires.Arch)
+	}
+	for _, k := range sortedKeys(sp.Requires.Labels) {
+		if got := label(m, k); got != sp.Requires.Labels[k] {
+			no("label %s is %q, the job requires %q", k, got, sp.Requires.Labels[k])
+		}
+	}
+	if !slices.ContainsFunc(m.Caps.Sandboxes, func(c job.SandboxCapability) bool { return c.Kind == sp.Sandbox }) {
+		no("it cannot enforce sandbox %q", sp.Sandbox)
+	}
+	if sp.Network != job.NetworkNone && !slices.Contains(m.Caps.Networks, sp.Network) {
+		no("its policy does not allow network %q", sp.Network)
+	}
+	for _, t := range sp.Requires.Toolchains {
+		if !slices.ContainsFunc(m.Caps.Toolchains, func(c job.Toolchain) bool { return c.Name == t }) {
+			no("toolchain %q is not there", t)
+		}
+	}
+	return why
+}
+
+func label(m site.Member, k string) string {
+	if v, ok := m.Labels[k]; ok {
+		return v
+	}
+	return m.Caps.Labels[k]
+}
+
+func sortedKeys(m map[string]string) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func noRoom(m site.Member, sp job.Spec, u usage) []string {
+	var why []string
+	over := func(what string, asked, used, has int64) {
+		if asked > has {
+			why = append(why, fmt.Sprintf("%s: the job asks for %d, the runner has %d", what, asked, has))
+		} else if asked+used > has {
+			why = append(why, fmt.Sprintf("%s: %d of %d are taken, the job asks for %d", what, used, has, asked))
+		}
+	}
+	over("cpu (thousandths)", sp.Resources.MilliCPU, u.cpu, m.Caps.MilliCPU)
+	over("memory (bytes)", sp.Resources.Memory, u.mem, m.Caps.Memory)
+	over("disk (bytes)", sp.Resources.Disk, u.disk, m.Caps.Disk)
+	if u.jobs >= m.Caps.MaxJobs {
+		why = append(why, fmt.Sprintf("%d of %d jobs run there", u.jobs, m.Caps.MaxJobs))
+	}
+	return why
+}
+
+func (s *stepper) avoids(j site.Job, m site.Member) string {
+	for _, a := range j.Avoid {
+		if a.Runner != m.Runner || a.Session != m.Session.ID {
+			continue
+		}
+		until := s.in.Mem.avoided[avoidKey{j.ID, a.Runner, a.Index}].Add(patience << min(j.Retries, 4))
+		if until > s.now {
+			s.at(until)
+			return "it refused this job a moment ago: " + a.Reason
+		}
+	}
+	return ""
+}
+
+// score prefers the host of the job's devices, then the runner that had the last
+// epoch's content, then the emptier one.
+func score(m site.Member, j site.Job, u usage, devs []devices.Device) int64 {
+	var n int64
+	for _, d := range devs {
+		if d.Host == m.Runner {
+			n += 100_000
+		}
+	}
+	if len(j.Checkpoints) > 0 {
+		if slices.Contains(j.Checkpoints[len(j.Checkpoints)-1].Replicas, m.Runner) {
+			n += 10_000
+		}
+	}
+	if m.Caps.MilliCPU > 0 {
+		n += 1000 * (m.Caps.MilliCPU - u.cpu) / m.Caps.MilliCPU
+	}
+	return n
+}
+
+// devicesFor finds a free device for each request, or says why it cannot.
+func (s *stepper) devicesFor(j site.Job, held map[forgeyard.DeviceID]bool) ([]devices.Device, string) {
+	if len(j.Spec.Devices) == 0 {
+		return nil, ""
+	}
+	var all []devices.Device
+	for _, d := range s.in.State.Devices.All() {
+		if !held[d.ID] {
+			all = append(all, d)
+		}
+	}
+	var reqs []devices.Request
+	for _, r := range j.Spec.Devices {
+		reqs = append(reqs, devices.Request{Kind: r.Kind, Labels: r.Labels})
+	}
+	ids, refused := devices.Assign(reqs, all)
+	if ids == nil {
+		return nil, noDevice(j, refused)
+	}
+	out := make([]devices.Device, len(ids))
+	for i, id := range ids {
+		out[i], _ = s.in.State.Devices.Get(id)
+	}
+	return out, ""
+}
+
+func noDevice(j site.Job, refused []devices.Refusal) string {
+	if len(refused) == 0 {
+		return fmt.Sprintf("the site has no device for %q", j.Spec.Devices[0].As)
+	}
+	var why []string
+	for _, r := range refused[:min(len(refused), 4)] {
+		why = append(why, fmt.Sprintf("%s: %s", r.Device, r.Reason))
+	}
+	return "no device serves: " + strings.Join(why, "; ")
+}
+
+// Explain says for a job that waits what keeps it from each runner, and what keeps
+// it from all of them.
+func Explain(now forgeyard.Instant, in Input, j site.Job) (held string, all []Candidate) {
+	s := stepper{now: now, in: in, wake: now.Add(idleLook)}
+	if held = s.holdBack(j); held == "" {
+		_, held = s.devicesFor(j, nil)
+	}
+	return held, s.candidates(j, s.usage(), nil)
+}
+
+// deviceLeases ends those of people whose time is over, counted like job leases:
+// from the apply, stretched by the drift bound.
+func (s *stepper) deviceLeases() {
+	live := map[forgeyard.DeviceLeaseID]bool{}
+	for _, d := range s.in.State.Devices.All() {
+		l := d.Lease
+		if l == nil || l.Holder.Person == "" {
+			continue
+		}
+		live[l.ID] = true
+		since, ok := s.in.Mem.devices[l.ID]
+		if !ok {
+			since = s.now
+			s.in.Mem.devices[l.ID] = since
+		}
+		due := lease.Stretch(l.TTL, lease.Terms{DriftPPM: int64(s.in.State.Config.Lease.Drift)})
+		if since.Add(due) <= s.now {
+			s.propose("device/"+string(l.ID), site.DeviceRelease{Lease: l.ID, Expired: true})
+			continue
+		}
+		s.at(since.Add(due))
+	}
+	for id := range s.in.Mem.devices {
+		if !live[id] {
+			delete(s.in.Mem.devices, id)
+		}
+	}
+}

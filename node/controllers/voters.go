@@ -1,0 +1,64 @@
+package controllers
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// caughtUp is how many entries a node may lack and still be promoted.
+const caughtUp = 100
+
+// voters brings members into the Raft group, as non-voters first, and promotes
+// them in the order of their enrolment. The number of voters stays odd between
+// changes: with two nodes, a second voter would only add a second way to lose
+// the quorum, so both of a pair are promoted when both are ready.
+func (s *stepper) voters() {
+	in := map[forgeyard.RunnerID]GroupMember{}
+	voting := 0
+	for _, g := range s.in.Group {
+		in[g.Runner] = g
+		if g.Voter {
+			voting++
+		}
+	}
+	if len(in) == 0 {
+		return
+	}
+	var ready []site.Member
+	for _, m := range byEnrolment(s.in.State) {
+		g, ok := in[m.Runner]
+		switch {
+		case m.Removed && ok:
+			s.effects = append(s.effects, SetVoter{m.Runner, m.Peer, Gone})
+			return
+		case m.Removed:
+		case !ok && s.fresh(m):
+			s.effects = append(s.effects, SetVoter{m.Runner, m.Peer, NonVoter})
+			return
+		case ok && !g.Voter && m.MayVote && g.Behind <= caughtUp && s.fresh(m) && !m.Draining:
+			ready = append(ready, m)
+		}
+	}
+	want := s.in.State.Config.Voters
+	odd := voting%2 == 1
+	if voting < want && (len(ready) >= 2 || (len(ready) == 1 && !odd)) {
+		s.effects = append(s.effects, SetVoter{ready[0].Runner, ready[0].Peer, Voter})
+	}
+}
+
+func (s *stepper) fresh(m site.Member) bool {
+	sign, ok := s.in.Mem.Runner(m.Runner)
+	return ok && s.now.Sub(sign.At) <= heardWithin*s.in.State.Config.Lease.Renew && sign.Session == m.Session.ID
+}
+
+func byEnrolment(st *site.State) []site.Member {
+	var out []site.Member
+	for _, m := range st.Members.All() {
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b site.Member) int { return cmp.Compare(a.Order, b.Order) })
+	return out
+}

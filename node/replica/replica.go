@@ -1,0 +1,107 @@
+// Package replica is this node's copy of the site's state, and its way to change it.
+//
+// It feeds the log's entries to site.Apply, hands out immutable states, and carries
+// proposals to whoever leads, with one request id through every retry, so that a
+// lost answer never does a thing twice (decision 26f).
+//
+// It decides nothing about the site. Goroutines: none of its own.
+package replica
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/consensus"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// Replica implements consensus.StateMachine over site.State.
+type Replica struct {
+	state atomic.Pointer[site.State]
+
+	mu      sync.Mutex
+	changed chan struct{}
+	observe []func(Applied)
+}
+
+// Applied is one entry after its application.
+type Applied struct {
+	Index   uint64
+	Live    bool // false: replayed, or caught up with from before this process
+	Command site.Command
+	Reply   site.Reply
+	State   *site.State
+}
+
+var _ consensus.StateMachine = (*Replica)(nil)
+
+// New returns the replica of a site that was not initialised.
+func New() *Replica {
+	r := &Replica{changed: make(chan struct{})}
+	r.state.Store(&site.State{})
+	return r
+}
+
+// Observe adds a function that sees every applied entry, in order. It runs inside
+// Apply: it must be quick, and never propose. Add all before the log opens.
+func (r *Replica) Observe(f func(Applied)) { r.observe = append(r.observe, f) }
+
+// State returns the newest state. It never changes; keep it as long as you like.
+func (r *Replica) State() *site.State { return r.state.Load() }
+
+// Changed returns a channel that is closed at the next change. Take it before State.
+func (r *Replica) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// Apply implements consensus.StateMachine.
+func (r *Replica) Apply(e consensus.Entry) any {
+	next, reply := r.state.Load().Apply(e.Index, e.Data)
+	r.set(next)
+	if len(r.observe) > 0 {
+		if cmd, err := site.Decode(e.Data); err == nil {
+			for _, f := range r.observe {
+				f(Applied{Index: e.Index, Live: e.Live, Command: cmd, Reply: reply, State: next})
+			}
+		}
+	}
+	return reply
+}
+
+func (r *Replica) set(s *site.State) {
+	r.state.Store(s)
+	r.mu.Lock()
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.mu.Unlock()
+}
+
+// Snapshot implements consensus.StateMachine: the state is immutable, so taking it
+// is a pointer, and writing it delays nobody.
+func (r *Replica) Snapshot() (consensus.Snapshot, error) { return r.state.Load(), nil }
+
+// Restore implements consensus.StateMachine.
+func (r *Replica) Restore(src io.Reader, index uint64) error {
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(src); err != nil {
+		return forgeyard.E("restore", forgeyard.Other, err)
+	}
+	if b.Len() == 0 {
+		r.set(&site.State{Index: index})
+		return nil
+	}
+	s, err := site.DecodeState(b.Bytes())
+	if err != nil {
+		return err
+	}
+	r.set(s)
+	return nil
+}
+
+// Hash implements consensus.StateMachine.
+func (r *Replica) Hash() [32]byte { return r.state.Load().Hash() }

@@ -1,0 +1,380 @@
+package site
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+)
+
+// change is one Apply under way: a private copy of the state, and the facts of
+// the entry. Rules change the copy; the caller keeps it only if they succeed.
+type change struct {
+	State
+	at  forgeyard.Wall
+	by  string
+	ids uint16 // identifiers derived so far in this entry
+}
+
+// Apply applies one log entry and returns the next state and the reply. Bytes
+// that are no command are answered with an error, on every voter alike.
+func (s *State) Apply(index uint64, data []byte) (*State, Reply) {
+	next := *s
+	next.Index = index
+	cmd, err := Decode(data)
+	if err != nil {
+		return &next, errorReply(err)
+	}
+	if r, ok := s.Requests.Get(cmd.ID); ok {
+		return &next, r.Reply
+	}
+	c := &change{State: next, at: cmd.At, by: cmd.By}
+	value, err := c.run(cmd.Body)
+	if err != nil {
+		rejected := change{State: next}
+		reply := errorReply(err)
+		rejected.remember(cmd.ID, reply)
+		return &rejected.State, reply
+	}
+	var reply Reply
+	if value != nil {
+		reply.Value = cborx.Marshal(value)
+	}
+	c.remember(cmd.ID, reply)
+	return &c.State, reply
+}
+
+func errorReply(err error) Reply {
+	r := Reply{Kind: forgeyard.KindOf(err), Error: err.Error()}
+	if e, ok := err.(*forgeyard.Error); ok {
+		r.Hint = e.Hint
+		bare := *e
+		bare.Hint = ""
+		r.Error = bare.Error()
+	}
+	return r
+}
+
+// remember keeps the reply for a repeat of the request, and forgets the oldest.
+func (c *change) remember(id forgeyard.MessageID, r Reply) {
+	c.Requests = c.Requests.Put(id, requestReply{Index: c.Index, Reply: r})
+	c.Order = c.Order.Put(SeqKey(c.Index), id)
+	for c.Order.Len() > maxRequests {
+		k, old, _ := c.Order.Min()
+		c.Order = c.Order.Delete(k)
+		c.Requests = c.Requests.Delete(old)
+	}
+}
+
+func (c *change) run(b Body) (any, error) {
+	if _, ok := b.(Init); !ok && c.Site == "" {
+		return nil, forgeyard.Errorf("apply", forgeyard.Unavailable, "the site is not initialised yet")
+	}
+	switch b := b.(type) {
+	case Init:
+		return nil, c.init(b)
+	case TokenCreate:
+		return nil, c.tokenCreate(b)
+	case TokenRevoke:
+		return nil, c.tokenRevoke(b)
+	case Join:
+		return c.join(b)
+	case Register:
+		return c.register(b)
+	case MemberSet:
+		return nil, c.memberSet(b)
+	case ConfigSet:
+		return nil, c.configSet(b)
+	}
+	if v, err, ok := c.runWork(b); ok {
+		return v, err
+	}
+	return c.runRest(b)
+}
+
+func (c *change) runWork(b Body) (v any, err error, ok bool) {
+	ok = true
+	switch b := b.(type) {
+	case Submit:
+		v, err = c.submit(b)
+	case Cancel:
+		v, err = c.cancel(b)
+	case Stop:
+		err = c.stop(b)
+	case Resume:
+		err = c.resume(b)
+	case Offer:
+		v, err = c.offer(b)
+	case Accept:
+		err = c.accept(b)
+	case Reject:
+		err = c.reject(b)
+	case Phase:
+		err = c.phase(b)
+	case Checkpoint:
+		v, err = c.checkpoint(b)
+	case Release:
+		err = c.release(b)
+	case Complete:
+		v, err = c.complete(b)
+	case Expire:
+		err = c.expire(b)
+	case Fail:
+		err = c.fail(b)
+	default:
+		ok = false
+	}
+	return v, err, ok
+}
+
+func (c *change) runRest(b Body) (any, error) {
+	switch b := b.(type) {
+	case DeviceLease:
+		return c.deviceLease(b)
+	case DeviceRelease:
+		return nil, c.deviceRelease(b)
+	case DeviceReset:
+		return nil, c.deviceReset(b)
+	case DeviceHealth:
+		return nil, c.deviceHealth(b)
+	case UplinkConnect:
+		return nil, c.uplinkConnect(b)
+	case UplinkObserve:
+		return nil, c.uplinkObserve(b)
+	case Delegate:
+		return nil, c.delegate(b)
+	case OutboxAck:
+		return nil, c.outboxAck(b)
+	case Drill:
+		return nil, c.drill(b)
+	}
+	return nil, forgeyard.Errorf("apply", forgeyard.Invalid, "command %T is not known", b)
+}
+
+// newID derives the next identifier of this entry.
+func (c *change) newID() string {
+	c.ids++
+	return forgeyard.DeriveULID(c.at.Time(), c.Index, c.ids)
+}
+
+// note adds a line to the site's events.
+func (c *change) note(kind, format string, args ...any) {
+	h := slices.Clone(c.History)
+	h = append(h, SiteEvent{Index: c.Index, At: c.at, Kind: kind, Text: forgeyard.Clip(fmt.Sprintf(format, args...), 400)})
+	if len(h) > maxHistory {
+		h = h[len(h)-maxHistory:]
+	}
+	c.History = h
+}
+
+func (c *change) init(b Init) error {
+	if c.Site != "" {
+		return forgeyard.Errorf("init", forgeyard.Conflict, "site %s (%s) exists already", c.Name, c.Site)
+	}
+	if err := forgeyard.CheckULID("site", string(b.Site)); err != nil {
+		return err
+	}
+	c.Site, c.Name, c.PublicKey, c.Created, c.Config, c.Incarnation = b.Site, b.Name, b.PublicKey, c.at, b.Config, 1
+	c.Uplink = lease.Uplink{State: lease.Standalone, Since: c.at}
+	c.Members = c.Members.Put(b.Runner, Member{Runner: b.Runner, Name: b.Node, Peer: b.Peer, MayVote: true, Joined: c.at, Order: c.Index})
+	c.note("site", "site %s initialised by %s", b.Name, b.Node)
+	return nil
+}
+
+func (c *change) tokenCreate(b TokenCreate) error {
+	if c.Tokens.Len() >= maxTokens {
+		c.dropDeadTokens()
+	}
+	switch {
+	case c.Tokens.Len() >= maxTokens:
+		return forgeyard.Errorf("token create", forgeyard.Limit, "%d tokens are live, the bound is %d", c.Tokens.Len(), maxTokens).WithHint("revoke some with: forgeyard-node token revoke ID")
+	case b.Uses < 1 || b.Uses > maxMembers:
+		return forgeyard.Errorf("token create", forgeyard.Invalid, "uses %d is not in [1, %d]", b.Uses, maxMembers)
+	case b.Expires <= c.at:
+		return forgeyard.Errorf("token create", forgeyard.Invalid, "the token would expire at %s, which is past", b.Expires.Time().Format("15:04:05"))
+	case c.Tokens.Has(b.Token):
+		return forgeyard.Errorf("token create", forgeyard.Conflict, "token %s exists", b.Token)
+	}
+	c.Tokens = c.Tokens.Put(b.Token, Token{ID: b.Token, Hash: b.Hash, Expires: b.Expires, Uses: b.Uses, MayVote: b.MayVote, By: c.by, Created: c.at})
+	c.note("token", "token %s created by %s: %d uses", forgeyard.Short(b.Token), c.by, b.Uses)
+	return nil
+}
+
+func (c *change) dropDeadTokens() {
+	for id, t := range c.Tokens.All() {
+		if t.Revoked || t.Expires <= c.at {
+			c.Tokens = c.Tokens.Delete(id)
+		}
+	}
+}
+
+func (c *change) tokenRevoke(b TokenRevoke) error {
+	t, ok := c.Tokens.Get(b.Token)
+	if !ok {
+		return forgeyard.Errorf("token revoke", forgeyard.NotFound, "no token %s", b.Token)
+	}
+	t.Revoked = true
+	c.Tokens = c.Tokens.Put(b.Token, t)
+	c.note("token", "token %s revoked by %s", forgeyard.Short(b.Token), c.by)
+	return nil
+}
+
+func (c *change) join(b Join) (Joined, error) {
+	denied := func(format string, args ...any) (Joined, error) {
+		return Joined{}, forgeyard.Errorf("join", forgeyard.Denied, format, args...).WithHint("ask a member for a new one: forgeyard-node token create")
+	}
+	t, ok := c.Tokens.Get(b.Token)
+	if !ok || t.Hash != b.Hash {
+		return denied("the token is not one of this site's")
+	}
+	if r, again := t.Used[b.Peer]; again {
+		m, _ := c.Members.Get(r)
+		if m.Removed {
+			return denied("this node was removed from the site")
+		}
+		return Joined{Runner: r, Name: m.Name, MayVote: m.MayVote}, nil
+	}
+	switch {
+	case t.Revoked:
+		return denied("token %s was revoked", forgeyard.Short(t.ID))
+	case c.at >= t.Expires:
+		return denied("token %s expired at %s", forgeyard.Short(t.ID), t.Expires.Time().Format("2006-01-02 15:04:05Z"))
+	case t.Uses < 1:
+		return denied("token %s is spent", forgeyard.Short(t.ID))
+	case c.Members.Len() >= maxMembers:
+		return Joined{}, forgeyard.Errorf("join", forgeyard.Limit, "the site has %d members, the bound is %d", c.Members.Len(), maxMembers)
+	}
+	if m, ok := c.byPeer(b.Peer); ok {
+		return Joined{}, forgeyard.Errorf("join", forgeyard.Conflict, "this key is enrolled already as %s (%s)", m.Name, m.Runner)
+	}
+	m := Member{Runner: forgeyard.RunnerID(c.newID()), Name: b.Name, Peer: b.Peer, MayVote: t.MayVote, Joined: c.at, Labels: b.Labels, Addrs: b.Addrs, Gossip: b.Gossip, Token: t.ID, Order: c.Index}
+	m.Name = c.freeName(cmp.Or(b.Name, "node"), m.Runner)
+	c.Members = c.Members.Put(m.Runner, m)
+	used := make(map[string]forgeyard.RunnerID, len(t.Used)+1)
+	for k, v := range t.Used {
+		used[k] = v
+	}
+	used[b.Peer] = m.Runner
+	t.Used, t.Uses = used, t.Uses-1
+	c.Tokens = c.Tokens.Put(t.ID, t)
+	c.note("member", "%s joined as %s", m.Name, m.Runner)
+	return Joined{Runner: m.Runner, Name: m.Name, MayVote: m.MayVote}, nil
+}
+
+func (s *State) byPeer(peer string) (Member, bool) {
+	for _, m := range s.Members.All() {
+		if m.Peer == peer && !m.Removed {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
+
+// freeName keeps names distinct for people; identity never comes from a name (07§203).
+func (s *State) freeName(name string, id forgeyard.RunnerID) string {
+	for _, m := range s.Members.All() {
+		if m.Name == name && m.Runner != id && !m.Removed {
+			return name + "-" + forgeyard.Short(id)[4:]
+		}
+	}
+	return name
+}
+
+func (c *change) register(b Register) (Registered, error) {
+	m, ok := c.Members.Get(b.Runner)
+	switch {
+	case !ok:
+		return Registered{}, forgeyard.Errorf("register", forgeyard.Denied, "runner %s is not a member of site %s", b.Runner, c.Name)
+	case m.Removed:
+		return Registered{}, forgeyard.Errorf("register", forgeyard.Denied, "runner %s was removed from site %s", m.Name, c.Name)
+	case b.Session == "":
+		return Registered{}, forgeyard.Errorf("register", forgeyard.Invalid, "the session id is empty")
+	}
+	fresh := m.Session.ID != b.Session
+	m.Caps, m.Digest, m.Addrs, m.Gossip = b.Caps, b.Digest, b.Addrs, b.Gossip
+	if b.Labels != nil {
+		m.Labels = b.Labels
+	}
+	if fresh {
+		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Index, Version: b.Version}
+	}
+	c.Members = c.Members.Put(b.Runner, m)
+	var r Registered
+	if fresh {
+		r.Abandon = c.supersede(b.Runner, b.Session)
+		c.note("session", "%s registered session %s", m.Name, forgeyard.Short(b.Session))
+	}
+	c.declareDevices(m)
+	return r, nil
+}
+
+// supersede ends every lease that an older session of the runner holds. Whoever
+// registered has already killed what that session ran, so nothing is in doubt.
+func (c *change) supersede(r forgeyard.RunnerID, session forgeyard.SessionID) []forgeyard.LeaseID {
+	var gone []forgeyard.LeaseID
+	for id := range c.Open.All() {
+		j, _ := c.Jobs.Get(id)
+		a := j.Lease.Authority
+		if a.Runner != r || a.Session == session || j.Status.Terminal() {
+			continue
+		}
+		if j.Lease.Live() {
+			gone = append(gone, a.Lease)
+			c.endLease(&j, lease.EndSuperseded, "its process restarted")
+			c.interrupted(&j, "the runner's process restarted")
+		} else if j.Status == job.Unknown {
+			gone = append(gone, a.Lease)
+			j.Certain = true
+			c.requeue(&j, "the runner's process restarted")
+		}
+		c.putJob(j)
+	}
+	return gone
+}
+
+func (c *change) memberSet(b MemberSet) error {
+	m, ok := c.Members.Get(b.Runner)
+	if !ok {
+		return forgeyard.Errorf("member", forgeyard.NotFound, "no member %s", b.Runner)
+	}
+	if b.Draining != nil {
+		m.Draining = *b.Draining
+		c.note("member", "%s draining: %v", m.Name, m.Draining)
+		if b.Cancel && m.Draining {
+			c.stopAll(m.Runner, "drain", "the runner drains")
+		}
+	}
+	if b.Disabled != nil {
+		m.Disabled = *b.Disabled
+		c.note("member", "%s disabled: %v, by %s", m.Name, m.Disabled, c.by)
+	}
+	if b.Removed != nil && *b.Removed && !m.Removed {
+		if n := c.liveLeases(m.Runner); n > 0 {
+			return forgeyard.Errorf("remove", forgeyard.Conflict, "%s still holds %d leases", m.Name, n).WithHint("drain it first: forgeyard-node runner drain %s", m.Name)
+		}
+		m.Removed = true
+		c.note("member", "%s removed by %s", m.Name, c.by)
+	}
+	c.Members = c.Members.Put(b.Runner, m)
+	return nil
+}
+
+func (s *State) liveLeases(r forgeyard.RunnerID) int {
+	n := 0
+	for id := range s.Open.All() {
+		if j, _ := s.Jobs.Get(id); j.Lease.Live() && j.Lease.Authority.Runner == r {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *change) configSet(b ConfigSet) error {
+	c.Config = b.Config
+	c.note("config", "site settings changed by %s", c.by)
+	return nil
+}

@@ -1,0 +1,269 @@
+package site
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+)
+
+func (c *change) putJob(j Job) {
+	c.Jobs = c.Jobs.Put(j.ID, j)
+	if j.Status.Terminal() {
+		c.Open = c.Open.Delete(j.ID)
+	}
+}
+
+func (c *change) jobByID(op string, id forgeyard.JobID) (Job, error) {
+	j, ok := c.Jobs.Get(id)
+	if !ok {
+		return Job{}, forgeyard.Errorf(op, forgeyard.NotFound, "no job %s", forgeyard.Clip(string(id), 40)).WithHint("forgeyard-node job list --all shows them")
+	}
+	return j, nil
+}
+
+func (c *change) submit(b Submit) (Submitted, error) {
+	if b.Key != "" {
+		if id, ok := c.Keys.Get(b.Key); ok {
+			r, _ := c.Runs.Get(id)
+			return Submitted{Run: id, Job: r.Job, Existed: true}, nil
+		}
+	}
+	if b.Kind != job.Build {
+		return Submitted{}, forgeyard.Errorf("submit", forgeyard.Invalid, "kind %q does not run here, this version runs: build", b.Kind)
+	}
+	return c.enqueue(b.Kind, b.Title, b.Key, b.Spec, b.SpecID, nil)
+}
+
+func (c *change) enqueue(kind job.RunKind, title, key string, raw []byte, id forgeyard.Digest, g *lease.Grant) (Submitted, error) {
+	if c.Open.Len() >= maxOpenJobs {
+		return Submitted{}, forgeyard.Errorf("submit", forgeyard.Limit, "%d jobs have not ended, the bound is %d", c.Open.Len(), maxOpenJobs).WithHint("wait for some to end, or cancel them")
+	}
+	if got := cas.Sum(raw); got != id {
+		return Submitted{}, forgeyard.Errorf("submit", forgeyard.Corrupt, "the spec's bytes are %s, its id says %s", got.Short(), id.Short())
+	}
+	spec, err := job.DecodeSpec(raw)
+	if err != nil {
+		return Submitted{}, forgeyard.E("submit", forgeyard.Other, err)
+	}
+	j := Job{ID: forgeyard.JobID(c.newID()), Run: forgeyard.RunID(c.newID()), Spec: spec, SpecID: id, Status: job.Queued, Submitted: c.at, Grant: g}
+	if g != nil {
+		j.Term = g.Term
+	}
+	r := Run{ID: j.Run, Kind: kind, Title: forgeyard.Clip(title, job.MaxTitle), Status: job.Queued, Created: c.at, Job: j.ID, By: c.by, Key: key}
+	c.Open = c.Open.Put(j.ID, c.Index)
+	c.putJob(j)
+	c.event(&r, job.EventStatus, job.Queued, "queued "+string(kind))
+	c.Runs = c.Runs.Put(r.ID, r)
+	if key != "" {
+		c.Keys = c.Keys.Put(key, r.ID)
+	}
+	return Submitted{Run: r.ID, Job: j.ID}, nil
+}
+
+// event gives a run its next event: numbers start at 1 and have no gap.
+func (c *change) event(r *Run, kind job.EventKind, status job.Status, msg string) {
+	if r.LastSeq >= maxEvents && !status.Terminal() {
+		return
+	}
+	r.LastSeq++
+	c.Events = c.Events.Put(eventKey(string(r.ID), r.LastSeq), job.Event{Seq: r.LastSeq, At: c.at, Kind: kind, Status: status, Message: forgeyard.Clip(msg, job.MaxEventMessage)})
+}
+
+// tell writes an event into the run of a job.
+func (c *change) tell(j Job, kind job.EventKind, status job.Status, format string, args ...any) {
+	r, ok := c.Runs.Get(j.Run)
+	if !ok || r.Status.Terminal() {
+		return
+	}
+	c.event(&r, kind, status, fmt.Sprintf(format, args...))
+	c.Runs = c.Runs.Put(r.ID, r)
+}
+
+// moveRun lets the run follow its job. A terminal status is written once.
+func (c *change) moveRun(j Job, msg string) {
+	r, ok := c.Runs.Get(j.Run)
+	if !ok || r.Status.Terminal() {
+		return
+	}
+	to := j.Status.ForRun()
+	if to == job.Queued && r.Status == job.Running {
+		to = job.Running // between two epochs the run is running (decision 5)
+	}
+	if to == job.Running && r.Started == 0 {
+		r.Started = c.at
+	}
+	r.Status = to
+	if to.Terminal() {
+		r.Ended, r.Summary, r.Category = c.at, msg, j.Category
+		if to == job.Failed {
+			r.Error = msg
+		}
+	}
+	c.event(&r, job.EventStatus, to, msg)
+	c.Runs = c.Runs.Put(r.ID, r)
+}
+
+// finish writes the terminal status of a job, once.
+func (c *change) finish(j *Job, status job.Status, category job.FailureCategory, msg string) {
+	if j.Status.Terminal() {
+		return
+	}
+	j.Status, j.Category, j.Reason, j.Ended = status, category, forgeyard.Clip(msg, job.MaxEventMessage), c.at
+	j.StopKind, j.StopReason = "", ""
+	c.releaseDevices(j)
+	c.outcome(*j)
+	c.moveRun(*j, j.Reason)
+	c.EndedSeq++
+	c.Ended = c.Ended.Put(SeqKey(c.EndedSeq), j.ID)
+	c.forgetOldest()
+}
+
+func (c *change) forgetOldest() {
+	for c.Ended.Len() > maxEnded {
+		k, id, _ := c.Ended.Min()
+		c.Ended = c.Ended.Delete(k)
+		j, _ := c.Jobs.Get(id)
+		r, _ := c.Runs.Get(j.Run)
+		for seq := uint64(1); seq <= r.LastSeq; seq++ {
+			c.Events = c.Events.Delete(eventKey(string(r.ID), seq))
+		}
+		c.Runs, c.Jobs = c.Runs.Delete(j.Run), c.Jobs.Delete(id)
+		if r.Key != "" {
+			c.Keys = c.Keys.Delete(r.Key)
+		}
+	}
+}
+
+// cancel is durable. Who holds the job learns of it by the log or with its next
+// renewal; a job that nobody holds ends here (K10).
+func (c *change) cancel(b Cancel) (Cancelling, error) {
+	j, err := c.jobByID("cancel", b.Job)
+	if err != nil {
+		return Cancelling{}, err
+	}
+	if j.Status.Terminal() {
+		return Cancelling{Changed: false, Status: j.Status}, nil
+	}
+	if j.CancelAt != 0 && (j.Force || !b.Force) {
+		return Cancelling{Changed: false, Status: j.Status}, nil
+	}
+	j.CancelAt, j.CancelBy, j.Force = c.at, c.by, b.Force
+	if r, ok := c.Runs.Get(j.Run); ok {
+		r.CancelAt = c.at
+		c.event(&r, job.EventStatus, r.Status, "cancellation requested")
+		c.Runs = c.Runs.Put(r.ID, r)
+	}
+	if c.nobodyHolds(j) {
+		c.finish(&j, job.Cancelled, "", "cancelled by "+c.by)
+	}
+	c.putJob(j)
+	return Cancelling{Changed: true, Status: j.Status}, nil
+}
+
+// nobodyHolds reports that no execution can be under way: the job waits, or its
+// last holder has certainly stopped.
+func (c *change) nobodyHolds(j Job) bool {
+	return !j.Lease.Live() && (j.Status != job.Unknown || j.Certain)
+}
+
+func (c *change) stop(b Stop) error {
+	j, err := c.jobByID("stop", b.Job)
+	if err != nil {
+		return err
+	}
+	if !j.Lease.Live() || j.StopKind != "" {
+		return nil
+	}
+	j.StopKind, j.StopReason = b.Kind, b.Reason
+	c.tell(j, job.EventMessage, "", "asked to stop: %s", b.Reason)
+	c.putJob(j)
+	return nil
+}
+
+func (c *change) stopAll(r forgeyard.RunnerID, kind, reason string) {
+	for id := range c.Open.All() {
+		if j, _ := c.Jobs.Get(id); j.Lease.Live() && j.Lease.Authority.Runner == r && j.StopKind == "" {
+			j.StopKind, j.StopReason = kind, reason
+			c.putJob(j)
+		}
+	}
+}
+
+func (c *change) resume(b Resume) error {
+	j, err := c.jobByID("resume", b.Job)
+	if err != nil {
+		return err
+	}
+	if j.Status != job.Suspended {
+		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s is %s, only a suspended job can be resumed", j.ID, j.Status)
+	}
+	c.requeue(&j, "resumed by "+c.by)
+	c.putJob(j)
+	return nil
+}
+
+// requeue puts a job whose execution has ended back into the queue.
+func (c *change) requeue(j *Job, why string) {
+	c.releaseDevices(j)
+	if j.CancelAt != 0 {
+		c.finish(j, job.Cancelled, "", "cancelled by "+j.CancelBy)
+		return
+	}
+	j.Status, j.Reason, j.Certain, j.StopKind, j.StopReason = job.Queued, why, false, "", ""
+	c.moveRun(*j, "waiting: "+why)
+}
+
+// stopsHere says why an interrupted job does not go on, or nothing.
+func (j Job) stopsHere() (job.FailureCategory, string) {
+	in := j.Spec.Interruption
+	switch {
+	case in.Retry == "never":
+		return job.RunnerLost, "the job asks never to be retried"
+	case j.Interruptions > in.Budget:
+		return job.InterruptedBudget, fmt.Sprintf("interrupted %d times, the budget is %d", j.Interruptions, in.Budget)
+	case in.Retry == "resume-only" && len(j.Checkpoints) == 0:
+		return job.RunnerLost, "there is no checkpoint and the job asks for resume-only"
+	}
+	return "", ""
+}
+
+func (j Job) mayGoOn() bool { c, _ := j.stopsHere(); return c == "" }
+
+// interrupted charges the interruption budget and requeues, or ends the job.
+func (c *change) interrupted(j *Job, why string) {
+	j.Interruptions++
+	if category, stop := j.stopsHere(); category != "" && j.CancelAt == 0 {
+		c.finish(j, job.Failed, category, why+"; "+stop)
+		return
+	}
+	c.requeue(j, why)
+}
+
+func (c *change) endLease(j *Job, why lease.EndReason, detail string) {
+	if j.Lease.State == lease.Ended || j.Lease.State == "" {
+		return
+	}
+	j.Lease = j.Lease.End(c.at, why, detail)
+	if n := len(j.History); n > 0 && j.History[n-1].Lease == j.Lease.Authority.Lease {
+		h := slices.Clone(j.History)
+		h[n-1].Ended, h[n-1].Reason, h[n-1].Detail = c.at, why, forgeyard.Clip(detail, 300)
+		j.History = h
+	}
+}
+
+func (c *change) fail(b Fail) error {
+	j, err := c.jobByID("fail", b.Job)
+	if err != nil {
+		return err
+	}
+	if j.Epoch != b.Epoch || !c.nobodyHolds(j) {
+		return forgeyard.Errorf("fail", forgeyard.Stale, "job %s is held or at epoch %d, not %d", j.ID, j.Epoch, b.Epoch)
+	}
+	c.finish(&j, job.Failed, b.Category, b.Reason)
+	c.putJob(j)
+	return nil
+}

@@ -1,0 +1,482 @@
+package site
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+)
+
+// Offerable says why the next epoch of a job may not be granted now, or nil.
+func (s *State) Offerable(j Job, used time.Duration) error {
+	no := func(kind forgeyard.Kind, format string, args ...any) error {
+		return forgeyard.Errorf("offer", kind, format, args...)
+	}
+	switch {
+	case j.Status.Terminal():
+		return no(forgeyard.Conflict, "the job is %s", j.Status)
+	case j.Lease.Live():
+		return no(forgeyard.Conflict, "epoch %d is held under lease %s", j.Epoch, j.Lease.Authority.Lease)
+	case j.CancelAt != 0:
+		return no(forgeyard.Conflict, "cancellation was requested")
+	case j.Status == job.Suspended:
+		return no(forgeyard.Conflict, "the job is suspended: %s", j.Reason)
+	case j.Status == job.Unknown && j.Lease.Protected && !j.Certain:
+		return no(forgeyard.Conflict, "its effects are protected and epoch %d has not certainly stopped", j.Epoch)
+	case j.Status == job.Unknown && !j.Certain && !j.mayGoOn():
+		return no(forgeyard.Conflict, "its interruption budget is spent and epoch %d has not certainly stopped", j.Epoch)
+	case j.Status != job.Queued && j.Status != job.Unknown:
+		return no(forgeyard.Conflict, "the job is %s", j.Status)
+	}
+	if j.Grant != nil {
+		if left := j.Grant.Left(s.Uplink.Terms, used); left <= 0 {
+			return no(forgeyard.Denied, "the central daemon's grant is used up: %s of silence, %s were allowed", used.Round(time.Second), j.Grant.Span(s.Uplink.Terms))
+		}
+	}
+	return nil
+}
+
+// offer grants epoch n+1; this is what fences epoch n.
+func (c *change) offer(b Offer) (forgeyard.Authority, error) {
+	var none forgeyard.Authority
+	j, err := c.jobByID("offer", b.Job)
+	if err != nil {
+		return none, err
+	}
+	if err := c.Offerable(j, max(c.Uplink.Used, time.Duration(b.Used))); err != nil {
+		return none, err
+	}
+	m, ok := c.Members.Get(b.Runner)
+	switch {
+	case j.Epoch != b.Epoch:
+		return none, forgeyard.Errorf("offer", forgeyard.Stale, "the job is at epoch %d, the offer was made at %d", j.Epoch, b.Epoch)
+	case !ok || m.Removed || m.Disabled || m.Draining:
+		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s takes no work", b.Runner)
+	case m.Session.ID != b.Session:
+		return none, forgeyard.Errorf("offer", forgeyard.Stale, "session %s of %s is not the current one", forgeyard.Short(b.Session), m.Name)
+	}
+	c.openEpoch(&j, b.Runner, b.Session, lease.Offered)
+	if err := c.leaseDevices(&j, b.Devices); err != nil {
+		return none, err
+	}
+	j.Status, j.Phase, j.Certain = job.Leased, job.PhaseOffered, false
+	j.Reason = fmt.Sprintf("offered to %s", m.Name)
+	c.putJob(j)
+	c.moveRun(j, fmt.Sprintf("epoch %d offered to %s", j.Epoch, m.Name))
+	return j.Lease.Authority, nil
+}
+
+// openEpoch raises the epoch and makes its lease. An execution that goes on from a
+// checkpoint keeps its attempt; one that starts from nothing is a new attempt (E16).
+func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.SessionID, st lease.State) {
+	from, resumes, _ := checkpoint.Select(j.Checkpoints)
+	j.Epoch++
+	j.ResumeFrom = from.Manifest
+	if j.Attempt == "" || !resumes {
+		j.Attempt, j.Checkpoints = forgeyard.AttemptID(c.newID()), nil
+	}
+	a := forgeyard.Authority{
+		Job: j.ID, Attempt: j.Attempt, Lease: forgeyard.LeaseID(c.newID()), Spec: j.SpecID, Runner: r, Session: session,
+		Fence: forgeyard.Fence{Incarnation: c.Incarnation, Term: j.Term, Epoch: j.Epoch},
+	}
+	j.Lease = lease.Lease{
+		Authority: a, Token: c.Index, State: st, Granted: c.at, Protected: j.Spec.Effects == job.EffectsProtected,
+		Policy: j.Spec.Connectivity, Terms: c.terms(),
+	}
+	rec := EpochRecord{Epoch: j.Epoch, Attempt: j.Attempt, Lease: a.Lease, Runner: r, Session: session, Resumed: j.ResumeFrom, Started: c.at}
+	j.History = append(slices.Clone(j.History), rec)
+	if len(j.History) > maxEpochs {
+		j.History = j.History[len(j.History)-maxEpochs:]
+	}
+}
+
+func (c *change) terms() lease.Terms {
+	t := lease.DefaultTerms()
+	l := c.Config.Lease
+	t.TTL, t.Reassign, t.DriftPPM = l.TTL, l.Reassign(), int64(l.Drift)
+	return t
+}
+
+// current returns the job if the authority is its current one and the lease can
+// still be acted under. grace also admits a lease that ended by silence while no
+// newer epoch was granted: what was finished under the current fence is not lost.
+func (c *change) current(op string, a forgeyard.Authority, grace bool) (Job, error) {
+	j, err := c.jobByID(op, a.Job)
+	if err != nil {
+		return Job{}, err
+	}
+	if err := lease.Check(j.Lease.Authority, a); err != nil {
+		return j, err
+	}
+	if j.Lease.Live() || (grace && j.Status == job.Unknown && j.Lease.Reason == lease.EndExpired) {
+		return j, nil
+	}
+	return j, forgeyard.Errorf(op, forgeyard.Stale, "lease %s ended: %s", a.Lease, j.Lease.Reason)
+}
+
+func (c *change) accept(b Accept) error {
+	j, err := c.current("accept", b.Authority, false)
+	if err != nil {
+		return err
+	}
+	l, err := j.Lease.Accept(b.Authority)
+	if err != nil {
+		return err
+	}
+	if l.State == j.Lease.State {
+		return nil
+	}
+	j.Lease, j.Phase, j.Reason = l, job.PhaseAccepted, ""
+	c.putJob(j)
+	return nil
+}
+
+func (c *change) reject(b Reject) error {
+	j, err := c.current("reject", b.Authority, false)
+	if err != nil {
+		return err
+	}
+	if j.Lease.State != lease.Offered {
+		return forgeyard.Errorf("reject", forgeyard.Conflict, "lease %s was accepted; after that an attempt ends with a result", b.Authority.Lease)
+	}
+	c.endLease(&j, lease.EndRejected, string(b.Reason)+": "+b.Detail)
+	j.Phase = job.PhaseRejected
+	c.avoid(&j, b.Authority, string(b.Reason)+": "+b.Detail)
+	c.requeue(&j, fmt.Sprintf("%s rejected it: %s", c.memberName(b.Authority.Runner), b.Reason))
+	c.putJob(j)
+	return nil
+}
+
+func (c *change) avoid(j *Job, a forgeyard.Authority, why string) {
+	kept := slices.DeleteFunc(slices.Clone(j.Avoid), func(v Avoidance) bool { return v.Runner == a.Runner })
+	j.Avoid = append(kept, Avoidance{Runner: a.Runner, Session: a.Session, Reason: forgeyard.Clip(why, 200), Index: c.Index})
+	if len(j.Avoid) > maxAvoid {
+		j.Avoid = j.Avoid[1:]
+	}
+}
+
+func (s *State) memberName(r forgeyard.RunnerID) string {
+	if m, ok := s.Members.Get(r); ok {
+		return m.Name
+	}
+	return string(r)
+}
+
+func (c *change) phase(b Phase) error {
+	j, err := c.current("phase", b.Authority, false)
+	if err != nil {
+		return err
+	}
+	if j.Lease.State != lease.Accepted {
+		return forgeyard.Errorf("phase", forgeyard.Conflict, "lease %s is not accepted yet", b.Authority.Lease)
+	}
+	if b.Phase.Order() <= j.Phase.Order() {
+		return nil
+	}
+	j.Phase = b.Phase
+	if b.Phase == job.PhaseRunning {
+		j.Status, j.Reason = job.Running, ""
+		if j.Started == 0 {
+			j.Started = c.at
+		}
+		if r, ok := c.Runs.Get(j.Run); ok {
+			r.Exec = b.Exec
+			c.Runs = c.Runs.Put(r.ID, r)
+		}
+		c.moveRun(j, fmt.Sprintf("epoch %d runs on %s", j.Epoch, c.memberName(b.Authority.Runner)))
+	} else {
+		c.tell(j, job.EventMessage, "", "%s on %s", b.Phase, c.memberName(b.Authority.Runner))
+	}
+	c.putJob(j)
+	return nil
+}
+
+func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
+	j, err := c.jobByID("checkpoint", b.Authority.Job)
+	if err != nil {
+		return Checkpointed{}, err
+	}
+	if r, ok := repeated(j, b); ok {
+		return r, nil
+	}
+	if j, err = c.current("checkpoint", b.Authority, false); err != nil {
+		return Checkpointed{}, err
+	}
+	rec := b.Commit
+	rec.At = c.at
+	switch {
+	case j.Lease.State != lease.Accepted:
+		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Conflict, "lease %s is not accepted yet", b.Authority.Lease)
+	case j.Spec.Resume.Mode != job.ResumeApplication:
+		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Denied, "the job's contract has mode %q, which makes no checkpoints", j.Spec.Resume.Mode)
+	case rec.Epoch != j.Epoch || rec.Attempt != j.Attempt:
+		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Stale, "it was made at epoch %d, the current one is %d", rec.Epoch, j.Epoch)
+	case len(rec.Replicas) == 0:
+		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Invalid, "no node acknowledged a durable copy")
+	}
+	next, err := checkpoint.Record(j.Checkpoints, rec)
+	if err != nil {
+		return Checkpointed{}, err
+	}
+	j.Checkpoints = next
+	if b.Productive && !j.ResumeFrom.IsZero() {
+		if well, err := checkpoint.ResumedWell(j.Checkpoints, j.ResumeFrom); err == nil {
+			j.Checkpoints = well
+		}
+	}
+	c.addLog(&j, b.Log)
+	c.tell(j, job.EventMessage, "", "checkpoint %d of epoch %d committed: %s %s", rec.Seq, j.Epoch, rec.Manifest.Short(), progress(rec))
+	var out Checkpointed
+	if b.Continue {
+		out.Next = c.continueInPlace(&j, b.Authority)
+	}
+	c.putJob(j)
+	return out, nil
+}
+
+func progress(r checkpoint.Commit) string {
+	if r.Progress.Unit == "" && r.Progress.Done == 0 {
+		return ""
+	}
+	return fmt.Sprintf("(%v/%v %s)", r.Progress.Done, r.Progress.Total, r.Progress.Unit)
+}
+
+// repeated answers a commit that was committed before: the same sequence with
+// the same manifest is the same checkpoint, also after it opened the next epoch.
+func repeated(j Job, b Checkpoint) (Checkpointed, bool) {
+	for _, k := range j.Checkpoints {
+		if k.Seq != b.Commit.Seq || k.Manifest != b.Commit.Manifest || k.Epoch != b.Authority.Fence.Epoch {
+			continue
+		}
+		r := Checkpointed{Duplicate: true}
+		a := j.Lease.Authority
+		if b.Continue && j.ResumeFrom == k.Manifest && j.Lease.Live() && a.Session == b.Authority.Session && a.Fence.Epoch == k.Epoch+1 {
+			r.Next = &a
+		}
+		return r, true
+	}
+	return Checkpointed{}, false
+}
+
+// continueInPlace grants epoch n+1 to the session that holds epoch n: its tree is
+// dead, so no wait is needed, and it is no interruption (FYCP/1 §4).
+func (c *change) continueInPlace(j *Job, a forgeyard.Authority) *forgeyard.Authority {
+	c.endLease(j, lease.EndContinued, "")
+	m, _ := c.Members.Get(a.Runner)
+	if j.CancelAt != 0 || j.StopKind != "" || m.Draining || m.Disabled || m.Session.ID != a.Session {
+		c.afterStop(j, "checkpointed")
+		return nil
+	}
+	devs := j.Devices
+	c.openEpoch(j, a.Runner, a.Session, lease.Accepted)
+	j.Devices = devs
+	c.rebindDevices(j)
+	j.Phase, j.Status = job.PhaseAccepted, job.Leased
+	c.tell(*j, job.EventMessage, "", "epoch %d continues on %s from checkpoint %s", j.Epoch, m.Name, j.ResumeFrom.Short())
+	return &j.Lease.Authority
+}
+
+// afterStop decides where a job goes whose holder gave it back in order.
+func (c *change) afterStop(j *Job, why string) {
+	kind := j.StopKind
+	switch {
+	case j.CancelAt != 0:
+		c.requeue(j, why)
+	case kind == "authority":
+		c.releaseDevices(j)
+		j.Status, j.Reason, j.StopKind, j.StopReason = job.Suspended, suspendedForAuthority, "", ""
+		c.moveRun(*j, "suspended: "+j.Reason)
+	default:
+		c.requeue(j, why)
+	}
+}
+
+// suspendedForAuthority is the reason of a job that waits for the uplink; contact
+// with the central daemon puts it back into the queue.
+const suspendedForAuthority = "the central daemon's allowance is used up"
+
+// addLog appends flushed chunks that continue the log without a gap.
+func (c *change) addLog(j *Job, chunks []job.LogChunk) {
+	for _, k := range chunks {
+		if k.FirstSeq <= j.LogSeq || len(j.Log) >= maxLogChunks {
+			continue
+		}
+		j.Log = append(slices.Clone(j.Log), k)
+		j.LogSeq = k.LastSeq
+	}
+}
+
+func (c *change) release(b Release) error {
+	j, err := c.current("release", b.Authority, true)
+	if err != nil {
+		return err
+	}
+	c.addLog(&j, b.Log)
+	c.endLease(&j, lease.EndReleased, b.Detail)
+	if !j.ResumeFrom.IsZero() && (b.Kind == "resume_failed" || b.Kind == "resume_rejected") {
+		c.resumeFailed(&j, b.Kind == "resume_rejected", b.Detail)
+		c.requeue(&j, b.Detail)
+		c.putJob(j)
+		return nil
+	}
+	if b.Kind == "drain" || b.Kind == "authority" || j.StopKind != "" {
+		if j.StopKind == "" {
+			j.StopKind = b.Kind
+		}
+		c.afterStop(&j, b.Detail)
+	} else {
+		c.interrupted(&j, b.Detail)
+	}
+	c.putJob(j)
+	return nil
+}
+
+// resumeFailed counts a resume that died unproductive; at the limit the checkpoint
+// is quarantined and the one before is next (K01).
+func (c *change) resumeFailed(j *Job, rejected bool, why string) {
+	contract, err := checkpoint.NewContract(j.Spec.Resume, checkpoint.Limits{})
+	if err != nil {
+		c.note("checkpoint", "contract of job %s: %v", forgeyard.Short(j.ID), err)
+		return
+	}
+	next, quarantined, err := checkpoint.ResumeFailed(j.Checkpoints, j.ResumeFrom, contract, rejected)
+	if err != nil {
+		return
+	}
+	j.Checkpoints = next
+	if quarantined {
+		c.tell(*j, job.EventMessage, "", "checkpoint %s quarantined: %s", j.ResumeFrom.Short(), why)
+	}
+}
+
+// complete answers a completion with one of its four answers. All but the first
+// change nothing that anybody decides by.
+func (c *change) complete(b Complete) (Completed, error) {
+	j, err := c.jobByID("complete", b.Authority.Job)
+	if err != nil {
+		return Completed{Verdict: StaleRejected, Reason: "the job is not known here"}, nil
+	}
+	if b.Message == "" {
+		return Completed{Verdict: InvalidRejected, Reason: "the message id is empty"}, nil
+	}
+	if j.Message == b.Message {
+		return Completed{Verdict: DuplicateAccepted}, nil
+	}
+	if _, err := c.current("complete", b.Authority, true); err != nil {
+		c.keepLate(&j, b, err)
+		return Completed{Verdict: StaleRejected, Reason: err.Error()}, nil
+	}
+	if why := invalidResult(j, b.Result); why != "" {
+		return Completed{Verdict: InvalidRejected, Reason: why}, nil
+	}
+	c.accepted(&j, b)
+	c.putJob(j)
+	return Completed{Verdict: Accepted}, nil
+}
+
+// keepLate keeps a refused result as evidence (E27). It never touches a status.
+func (c *change) keepLate(j *Job, b Complete, why error) {
+	for _, l := range j.Late {
+		if l.Message == b.Message {
+			return
+		}
+	}
+	late := append(slices.Clone(j.Late), LateResult{At: c.at, Epoch: b.Authority.Fence.Epoch, Runner: b.Authority.Runner, Message: b.Message, Outcome: b.Result.Outcome, Why: forgeyard.Clip(why.Error(), 200)})
+	if len(late) > maxLate {
+		late = late[1:]
+	}
+	j.Late = late
+	c.Jobs = c.Jobs.Put(j.ID, *j)
+	c.note("stale", "completion of job %s at epoch %d refused: %s", forgeyard.Short(j.ID), b.Authority.Fence.Epoch, why)
+}
+
+func invalidResult(j Job, r job.Result) string {
+	switch r.Outcome {
+	case job.OutcomeDone, job.OutcomeFailed, job.OutcomeCancelled:
+	default:
+		return fmt.Sprintf("outcome %q is not known", forgeyard.Clip(string(r.Outcome), 40))
+	}
+	if r.Outcome != job.OutcomeDone {
+		return ""
+	}
+	for _, o := range r.Outputs {
+		declared := slices.ContainsFunc(j.Spec.Outputs, func(d job.OutputDecl) bool { return d.Path == o.Path })
+		if !declared || o.Digest.IsZero() {
+			return fmt.Sprintf("output %q is not declared by the job, or has no digest", forgeyard.Clip(o.Path, 100))
+		}
+	}
+	for _, d := range j.Spec.Outputs {
+		given := slices.ContainsFunc(r.Outputs, func(o job.Output) bool { return o.Path == d.Path })
+		if !given && !d.Optional {
+			return fmt.Sprintf("declared output %q is missing from the result", d.Path)
+		}
+	}
+	return ""
+}
+
+func (c *change) accepted(j *Job, b Complete) {
+	res := b.Result
+	c.addLog(j, res.Log)
+	res.Log = nil
+	c.endLease(j, lease.EndCompleted, string(res.Outcome))
+	j.Phase = job.PhaseCompleted
+	retry := res.Outcome == job.OutcomeFailed && res.Category.RetryElsewhere() && j.CancelAt == 0
+	if retry && j.Retries < maxRetries {
+		j.Retries++
+		c.avoid(j, b.Authority, string(res.Category)+": "+res.Message)
+		c.requeue(j, fmt.Sprintf("%s on %s: %s", res.Category, c.memberName(b.Authority.Runner), res.Message))
+		j.Message = b.Message
+		return
+	}
+	j.Result, j.Message = &res, b.Message
+	switch res.Outcome {
+	case job.OutcomeDone:
+		c.finish(j, job.Done, "", "done")
+	case job.OutcomeCancelled:
+		c.finish(j, job.Cancelled, "", "cancelled: "+res.Message)
+	default:
+		c.finish(j, job.Failed, res.Category, res.Message)
+	}
+}
+
+// expire ends a lease by silence. The execution is then unknown, never failed
+// (69§107), until the fence or certainty allows the next step.
+func (c *change) expire(b Expire) error {
+	j, err := c.jobByID("expire", b.Job)
+	if err != nil {
+		return err
+	}
+	if j.Lease.Authority.Lease != b.Lease || j.Status.Terminal() {
+		return forgeyard.Errorf("expire", forgeyard.Stale, "lease %s is not the current one", b.Lease)
+	}
+	name := c.memberName(j.Lease.Authority.Runner)
+	switch {
+	case j.Lease.State == lease.Offered:
+		c.endLease(&j, lease.EndExpired, "the offer was not answered")
+		c.avoid(&j, j.Lease.Authority, "did not answer an offer")
+		c.requeue(&j, name+" did not answer the offer")
+	case j.Lease.State == lease.Accepted:
+		c.endLease(&j, lease.EndExpired, name+" fell silent")
+		j.Status, j.Phase, j.Certain, j.Reason = job.Unknown, job.PhaseUnknown, b.Certain, name+" fell silent"
+		j.Interruptions++
+		c.releaseDevices(&j)
+		c.moveRun(j, "unknown: "+j.Reason)
+	}
+	if b.Certain && j.Status == job.Unknown {
+		j.Certain = true
+		c.settleUnknown(&j)
+	}
+	c.putJob(j)
+	return nil
+}
+
+// settleUnknown ends the doubt when the old holder has certainly stopped. The
+// interruption was charged when the doubt began.
+func (c *change) settleUnknown(j *Job) {
+	j.Interruptions--
+	c.interrupted(j, j.Reason)
+}

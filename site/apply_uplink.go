@@ -1,0 +1,184 @@
+package site
+
+import (
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+)
+
+// Record kinds of the outbox. Append only.
+const (
+	RecordAccepted = "accepted" // the delegation was taken in
+	RecordOutcome  = "outcome"  // the job ended, with its result
+)
+
+func (c *change) uplinkConnect(b UplinkConnect) error {
+	if b.Off {
+		c.Central, c.Uplink = Central{}, lease.Uplink{State: lease.Standalone, Since: c.at}
+		c.note("uplink", "disconnected by %s", c.by)
+		return nil
+	}
+	if c.Central.Peer != "" && c.Central.Peer != b.Central.Peer {
+		return forgeyard.Errorf("uplink connect", forgeyard.Conflict, "the site reports to %s already", c.Central.Name).WithHint("first: forgeyard-node uplink disconnect")
+	}
+	c.Central = b.Central
+	c.Uplink = c.Uplink.Connect(c.at, c.Index, b.Terms)
+	c.note("uplink", "connected to %s", b.Central.Name)
+	return nil
+}
+
+func (c *change) uplinkObserve(b UplinkObserve) error {
+	before := c.Uplink.State
+	if b.Terms != nil && b.Contact {
+		c.Uplink.Terms = *b.Terms
+	}
+	if b.Doubt != "" {
+		c.Uplink = c.Uplink.Doubted(c.at, c.Index, b.Doubt)
+	} else {
+		c.Uplink = c.Uplink.Observe(c.at, c.Index, time.Duration(b.Used), b.Contact, c.Outbox.Len())
+	}
+	if c.Uplink.State != before {
+		c.note("uplink", "%s after %s of silence %s", c.Uplink.State, c.Uplink.Used.Round(time.Millisecond), c.Uplink.Doubt)
+	}
+	if b.Contact {
+		c.authorityReturned()
+	}
+	return nil
+}
+
+// authorityReturned puts back into the queue what was suspended for want of the
+// central daemon's authority.
+func (c *change) authorityReturned() {
+	for id := range c.Open.All() {
+		j, _ := c.Jobs.Get(id)
+		if j.Status == job.Suspended && j.Reason == suspendedForAuthority {
+			c.requeue(&j, "the uplink is back")
+			c.putJob(j)
+		}
+	}
+}
+
+// delegate takes in the daemon's records in their order. A part that was taken in
+// before is skipped; a gap is refused.
+func (c *change) delegate(b Delegate) error {
+	if b.From > c.Cursor {
+		return forgeyard.Errorf("delegate", forgeyard.Conflict, "records after %d are missing, these continue %d", c.Cursor, b.From)
+	}
+	for _, d := range b.Grants {
+		if d.Seq <= c.Cursor {
+			continue
+		}
+		c.takeIn(d)
+		c.Cursor = d.Seq
+	}
+	c.Cursor = max(c.Cursor, b.To)
+	return nil
+}
+
+func (c *change) takeIn(d Delegation) {
+	if j, ok := c.byGrant(d.Grant.ID); ok {
+		switch {
+		case d.Cancel && !j.Status.Terminal():
+			if _, err := c.cancel(Cancel{Job: j.ID}); err != nil {
+				c.note("uplink", "cancel of %s: %v", j.ID, err)
+			}
+		case d.Grant.Term > j.Term && !j.Status.Terminal():
+			c.raiseTerm(j, d.Grant)
+		}
+		return
+	}
+	if d.Cancel {
+		return
+	}
+	g := d.Grant
+	c.by = "central"
+	out, err := c.enqueue(job.Build, d.Title, "", d.Spec, d.SpecID, &g)
+	if err != nil {
+		c.post(Record{Kind: RecordOutcome, Grant: g.ID, Status: job.Failed, Fence: forgeyard.Fence{Incarnation: c.Incarnation, Term: g.Term},
+			Result: &job.Result{Outcome: job.OutcomeFailed, Category: job.SpecInvalid, Message: err.Error()}})
+		return
+	}
+	c.note("uplink", "central delegated job %s", forgeyard.Short(out.Job))
+	c.post(Record{Kind: RecordAccepted, Grant: g.ID, Job: out.Job, Status: job.Queued, Fence: forgeyard.Fence{Incarnation: c.Incarnation, Term: g.Term}})
+}
+
+// raiseTerm is the daemon giving the same job anew: whatever ran under the lower
+// term can no longer commit.
+func (c *change) raiseTerm(j Job, g lease.Grant) {
+	c.endLease(&j, lease.EndRevoked, "the central daemon raised the term")
+	j.Term, j.Grant = g.Term, &g
+	c.requeue(&j, "delegated anew")
+	c.putJob(j)
+}
+
+func (s *State) byGrant(id forgeyard.GrantID) (Job, bool) {
+	for _, j := range s.Jobs.All() {
+		if j.Grant != nil && j.Grant.ID == id {
+			return j, true
+		}
+	}
+	return Job{}, false
+}
+
+// outcome queues the end of a delegated job for the daemon.
+func (c *change) outcome(j Job) {
+	if j.Grant == nil {
+		return
+	}
+	c.post(Record{Kind: RecordOutcome, Grant: j.Grant.ID, Job: j.ID, Fence: j.recordFence(c.Incarnation), Status: j.Status, Result: j.resultForCentral(), Runner: j.Lease.Authority.Runner})
+}
+
+func (j Job) recordFence(incarnation uint64) forgeyard.Fence {
+	return forgeyard.Fence{Incarnation: incarnation, Term: j.Term, Epoch: j.Epoch}
+}
+
+func (j Job) resultForCentral() *job.Result {
+	r := job.Result{Outcome: job.Outcome(j.Status), Category: j.Category, Message: j.Reason}
+	if j.Result != nil {
+		r = *j.Result
+	}
+	r.Log = j.Log
+	return &r
+}
+
+// post appends to the outbox: numbers have no gap.
+func (c *change) post(r Record) {
+	if c.Uplink.State == lease.Standalone {
+		return
+	}
+	c.Sent++
+	r.Seq, r.At, r.Used = c.Sent, c.at, int64(c.Uplink.Used)
+	c.Outbox = c.Outbox.Put(SeqKey(r.Seq), r)
+}
+
+func (c *change) outboxAck(b OutboxAck) error {
+	if b.Upto > c.Sent {
+		return forgeyard.Errorf("outbox", forgeyard.Invalid, "record %d was acknowledged, only %d were sent", b.Upto, c.Sent)
+	}
+	for k, r := range c.Outbox.All() {
+		if r.Seq > b.Upto {
+			break
+		}
+		c.Outbox = c.Outbox.Delete(k)
+	}
+	c.Acked = max(c.Acked, b.Upto)
+	if c.Outbox.Len() == 0 {
+		before := c.Uplink.State
+		c.Uplink = c.Uplink.Drained(c.at)
+		if before != c.Uplink.State {
+			c.note("uplink", "reconciled: every record is acknowledged")
+		}
+	}
+	return nil
+}
+
+func (c *change) drill(b Drill) error {
+	if c.Central.Peer == "" {
+		return forgeyard.Errorf("uplink drill", forgeyard.Conflict, "the site has no uplink to cut").WithHint("forgeyard-node uplink connect TICKET")
+	}
+	c.Central.Drill = b.Cut
+	c.note("uplink", "drill: cut=%v by %s", b.Cut, c.by)
+	return nil
+}

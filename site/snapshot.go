@@ -1,0 +1,179 @@
+package site
+
+import (
+	"io"
+	"sort"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
+)
+
+// snapshotFormat is the version of a snapshot's bytes: one deterministic CBOR
+// value of type image. Every version that was ever released stays readable.
+const snapshotFormat = 1
+
+type image struct {
+	Format      uint8                      `cbor:"1,keyasint"`
+	Index       uint64                     `cbor:"2,keyasint"`
+	Site        forgeyard.SiteID           `cbor:"3,keyasint"`
+	Name        string                     `cbor:"4,keyasint"`
+	PublicKey   []byte                     `cbor:"5,keyasint"`
+	Created     forgeyard.Wall             `cbor:"6,keyasint"`
+	Incarnation uint64                     `cbor:"7,keyasint"`
+	Config      sitecfg.Site               `cbor:"8,keyasint"`
+	Members     []Member                   `cbor:"9,keyasint"`
+	Tokens      []Token                    `cbor:"10,keyasint"`
+	Runs        []Run                      `cbor:"11,keyasint"`
+	Events      []eventRow                 `cbor:"12,keyasint"`
+	Jobs        []Job                      `cbor:"13,keyasint"`
+	Devices     []devices.Device           `cbor:"14,keyasint"`
+	Uplink      lease.Uplink               `cbor:"15,keyasint"`
+	Central     Central                    `cbor:"16,keyasint"`
+	Outbox      []Record                   `cbor:"17,keyasint"`
+	Sent        uint64                     `cbor:"18,keyasint"`
+	Acked       uint64                     `cbor:"19,keyasint"`
+	Cursor      uint64                     `cbor:"20,keyasint"`
+	Requests    []requestRow               `cbor:"21,keyasint"`
+	History     []SiteEvent                `cbor:"22,keyasint"`
+	Open        map[forgeyard.JobID]uint64 `cbor:"23,keyasint"`
+	Ended       []endedRow                 `cbor:"24,keyasint"`
+	EndedSeq    uint64                     `cbor:"25,keyasint"`
+}
+
+type eventRow struct {
+	Run   forgeyard.RunID `cbor:"1,keyasint"`
+	Event job.Event       `cbor:"2,keyasint"`
+}
+
+type requestRow struct {
+	ID    forgeyard.MessageID `cbor:"1,keyasint"`
+	Reply requestReply        `cbor:"2,keyasint"`
+}
+
+type endedRow struct {
+	Seq uint64          `cbor:"1,keyasint"`
+	Job forgeyard.JobID `cbor:"2,keyasint"`
+}
+
+func values[K ~string, V any](t Table[K, V]) []V {
+	out := make([]V, 0, t.Len())
+	for _, v := range t.All() {
+		out = append(out, v)
+	}
+	return out
+}
+
+func (s *State) image() image {
+	im := image{
+		Format: snapshotFormat, Index: s.Index, Site: s.Site, Name: s.Name, PublicKey: s.PublicKey, Created: s.Created,
+		Incarnation: s.Incarnation, Config: s.Config, Members: values(s.Members), Tokens: values(s.Tokens), Runs: values(s.Runs),
+		Jobs: values(s.Jobs), Devices: values(s.Devices), Uplink: s.Uplink, Central: s.Central, Outbox: values(s.Outbox),
+		Sent: s.Sent, Acked: s.Acked, Cursor: s.Cursor, History: s.History, EndedSeq: s.EndedSeq, Open: map[forgeyard.JobID]uint64{},
+	}
+	for _, r := range im.Runs {
+		for _, e := range s.Events.From(EventKey(r.ID)) {
+			im.Events = append(im.Events, eventRow{r.ID, e})
+		}
+	}
+	for id, r := range s.Requests.All() {
+		im.Requests = append(im.Requests, requestRow{id, r})
+	}
+	for id, n := range s.Open.All() {
+		im.Open[id] = n
+	}
+	for k, id := range s.Ended.All() {
+		im.Ended = append(im.Ended, endedRow{k.number(), id})
+	}
+	return im
+}
+
+func (k Seq) number() uint64 {
+	var n uint64
+	for i := range len(k) {
+		n = n<<8 | uint64(k[i])
+	}
+	return n
+}
+
+// Encode returns the state's bytes: the same state has the same bytes everywhere.
+func (s *State) Encode() []byte { return cborx.Marshal(s.image()) }
+
+// WriteTo writes the snapshot.
+func (s *State) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write(s.Encode())
+	return int64(n), err
+}
+
+// Hash names the state: voters that applied the same index have the same hash.
+func (s *State) Hash() forgeyard.Digest { return cas.Sum(s.Encode()) }
+
+// DecodeState reads a snapshot.
+func DecodeState(b []byte) (*State, error) {
+	var im image
+	if err := cborx.Unmarshal(b, &im); err != nil {
+		return nil, forgeyard.E("snapshot", forgeyard.Corrupt, err)
+	}
+	if im.Format != snapshotFormat {
+		return nil, forgeyard.Errorf("snapshot", forgeyard.Invalid, "format %d is not known, this version reads %d", im.Format, snapshotFormat)
+	}
+	s := &State{
+		Index: im.Index, Site: im.Site, Name: im.Name, PublicKey: im.PublicKey, Created: im.Created, Incarnation: im.Incarnation,
+		Config: im.Config, Uplink: im.Uplink, Central: im.Central, Sent: im.Sent, Acked: im.Acked, Cursor: im.Cursor, History: im.History, EndedSeq: im.EndedSeq,
+	}
+	s.fill(im)
+	return s, nil
+}
+
+func (s *State) fill(im image) {
+	for _, m := range im.Members {
+		s.Members = s.Members.Put(m.Runner, m)
+	}
+	for _, t := range im.Tokens {
+		s.Tokens = s.Tokens.Put(t.ID, t)
+	}
+	for _, r := range im.Runs {
+		s.Runs = s.Runs.Put(r.ID, r)
+		if r.Key != "" {
+			s.Keys = s.Keys.Put(r.Key, r.ID)
+		}
+	}
+	for _, e := range im.Events {
+		s.Events = s.Events.Put(eventKey(string(e.Run), e.Event.Seq), e.Event)
+	}
+	for _, j := range im.Jobs {
+		s.Jobs = s.Jobs.Put(j.ID, j)
+	}
+	for _, d := range im.Devices {
+		s.Devices = s.Devices.Put(d.ID, d)
+	}
+	for _, r := range im.Outbox {
+		s.Outbox = s.Outbox.Put(SeqKey(r.Seq), r)
+	}
+	sort.Slice(im.Requests, func(i, k int) bool { return im.Requests[i].Reply.Index < im.Requests[k].Reply.Index })
+	for _, r := range im.Requests {
+		s.Requests = s.Requests.Put(r.ID, r.Reply)
+		s.Order = s.Order.Put(SeqKey(r.Reply.Index), r.ID)
+	}
+	for id, n := range im.Open {
+		s.Open = s.Open.Put(id, n)
+	}
+	for _, e := range im.Ended {
+		s.Ended = s.Ended.Put(SeqKey(e.Seq), e.Job)
+	}
+}
+
+// RunEvents returns the events of a run after the given number, in order.
+func (s *State) RunEvents(run forgeyard.RunID, after uint64) []job.Event {
+	var out []job.Event
+	for _, e := range s.Events.From(EventKey(run)) {
+		if e.Seq > after {
+			out = append(out, e)
+		}
+	}
+	return out
+}

@@ -1,0 +1,252 @@
+// Package site decides what the replicated state of a site is and how each
+// command of the log changes it: one deterministic Apply over the rules of job,
+// lease, checkpoint and devices.
+//
+//	command ─▶ Apply(index, term) ─▶ next state, reply
+//
+// The same state and the same command give the same next state, byte for byte,
+// on every voter. A command that does not hold is answered with an error and
+// changes nothing but the memory of its request id. Time is a fact inside the
+// command, for people; no rule here compares it for authority.
+//
+// Invariants (each a checker in package simulation):
+//   - at most one epoch of a job is current;
+//   - nothing is accepted under an authority that is not the current one;
+//   - a terminal status is written once, and nothing follows it;
+//   - the outbox has no gap and keeps its order;
+//   - a device has at most one lease, and its tokens only rise.
+//
+// A State is immutable: readers keep a pointer for as long as they like, and a
+// Raft snapshot stops nothing. The package is pure. It proposes nothing; what to
+// do next is decided in node/controllers and node/agent.
+package site
+
+import (
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
+)
+
+// State is everything the voters agree on. The zero State is a site that was
+// not initialised: it accepts Init and nothing else.
+type State struct {
+	Index       uint64 // of the last applied entry
+	Site        forgeyard.SiteID
+	Name        string
+	PublicKey   []byte // of the site key that signs member credentials
+	Created     forgeyard.Wall
+	Incarnation uint64
+	Config      sitecfg.Site
+
+	Members Table[forgeyard.RunnerID, Member]
+	Tokens  Table[forgeyard.TokenID, Token]
+	Runs    Table[forgeyard.RunID, Run]
+	Events  Table[EventKey, job.Event]
+	Jobs    Table[forgeyard.JobID, Job]
+	Open    Table[forgeyard.JobID, uint64] // jobs that have not ended, with the index of their submission
+	Devices Table[forgeyard.DeviceID, devices.Device]
+
+	Uplink  lease.Uplink
+	Central Central
+	Outbox  Table[Seq, Record]
+	Sent    uint64 // number of the last record ever put into the outbox
+	Acked   uint64 // number of the last record the daemon acknowledged
+	Cursor  uint64 // the daemon's delegation records that were taken in
+
+	Keys     Table[string, forgeyard.RunID]           // idempotency keys of submissions
+	Requests Table[forgeyard.MessageID, requestReply] // bounded by maxRequests
+	Order    Table[Seq, forgeyard.MessageID]          // requests by age
+	History  []SiteEvent                              // the last maxHistory events of the site, oldest first
+	Ended    Table[Seq, forgeyard.JobID]              // ended jobs by age, bounded by maxEnded
+	EndedSeq uint64                                   // jobs that ever ended
+}
+
+// Member is one enrolled node.
+type Member struct {
+	Runner   forgeyard.RunnerID `cbor:"1,keyasint"`
+	Name     string             `cbor:"2,keyasint"`
+	Peer     string             `cbor:"3,keyasint"` // libp2p peer id; the key that the credential names
+	MayVote  bool               `cbor:"4,keyasint,omitempty"`
+	Joined   forgeyard.Wall     `cbor:"5,keyasint"`
+	Labels   map[string]string  `cbor:"6,keyasint,omitempty"`
+	Addrs    []string           `cbor:"7,keyasint,omitempty"` // mesh addresses at enrolment
+	Gossip   string             `cbor:"8,keyasint,omitempty"`
+	Session  Session            `cbor:"9,keyasint"`
+	Caps     job.Capabilities   `cbor:"10,keyasint"`
+	Digest   forgeyard.Digest   `cbor:"11,keyasint,omitzero"` // of Caps
+	Draining bool               `cbor:"12,keyasint,omitempty"`
+	Deadline forgeyard.Wall     `cbor:"13,keyasint,omitempty"` // of the drain, for people
+	Disabled bool               `cbor:"14,keyasint,omitempty"`
+	Removed  bool               `cbor:"15,keyasint,omitempty"` // revoked: every member drops the peer
+	Token    forgeyard.TokenID  `cbor:"16,keyasint,omitempty"` // it came in with
+	Order    uint64             `cbor:"17,keyasint"`           // log index of enrolment: the order of promotion
+}
+
+// Session is one process of a member (07§7).
+type Session struct {
+	ID      forgeyard.SessionID `cbor:"1,keyasint"`
+	Since   forgeyard.Wall      `cbor:"2,keyasint"`
+	Index   uint64              `cbor:"3,keyasint"`
+	Version string              `cbor:"4,keyasint,omitempty"`
+}
+
+// Token is a join token; the log knows only the hash of its secret.
+type Token struct {
+	ID      forgeyard.TokenID             `cbor:"1,keyasint"`
+	Hash    [32]byte                      `cbor:"2,keyasint"`
+	Expires forgeyard.Wall                `cbor:"3,keyasint"`
+	Uses    int                           `cbor:"4,keyasint"` // left
+	MayVote bool                          `cbor:"5,keyasint,omitempty"`
+	By      string                        `cbor:"6,keyasint,omitempty"`
+	Created forgeyard.Wall                `cbor:"7,keyasint"`
+	Revoked bool                          `cbor:"8,keyasint,omitempty"`
+	Used    map[string]forgeyard.RunnerID `cbor:"9,keyasint,omitempty"` // peer id → runner: a repeat is the same join
+}
+
+// Run is one record of the ledger (RS-010).
+type Run struct {
+	ID       forgeyard.RunID     `cbor:"1,keyasint"`
+	Kind     job.RunKind         `cbor:"2,keyasint"`
+	Title    string              `cbor:"3,keyasint,omitempty"`
+	Status   job.Status          `cbor:"4,keyasint"`
+	Summary  string              `cbor:"5,keyasint,omitempty"`
+	Error    string              `cbor:"6,keyasint,omitempty"`
+	Category job.FailureCategory `cbor:"7,keyasint,omitempty"`
+	Created  forgeyard.Wall      `cbor:"8,keyasint"`
+	Started  forgeyard.Wall      `cbor:"9,keyasint,omitempty"`
+	Ended    forgeyard.Wall      `cbor:"10,keyasint,omitempty"`
+	CancelAt forgeyard.Wall      `cbor:"11,keyasint,omitempty"` // cancellation_requested_at
+	Job      forgeyard.JobID     `cbor:"12,keyasint"`
+	LastSeq  uint64              `cbor:"13,keyasint"` // of its events
+	Exec     ExecutionRef        `cbor:"14,keyasint"`
+	By       string              `cbor:"15,keyasint,omitempty"`
+	Key      string              `cbor:"16,keyasint,omitempty"` // idempotency key
+}
+
+// ExecutionRef says where a run executes (RS, decision 22).
+type ExecutionRef struct {
+	Node  forgeyard.RunnerID `cbor:"1,keyasint,omitempty"`
+	PID   int                `cbor:"2,keyasint,omitempty"`
+	Birth uint64             `cbor:"3,keyasint,omitempty"` // start time of the process: a reused pid never matches
+}
+
+// Job is one planned job and the execution of it that is current.
+type Job struct {
+	ID      forgeyard.JobID     `cbor:"1,keyasint"`
+	Run     forgeyard.RunID     `cbor:"2,keyasint"`
+	Spec    job.Spec            `cbor:"3,keyasint"`
+	SpecID  forgeyard.Digest    `cbor:"4,keyasint"`
+	Status  job.Status          `cbor:"5,keyasint"`
+	Reason  string              `cbor:"6,keyasint,omitempty"` // why it stands where it stands
+	Attempt forgeyard.AttemptID `cbor:"7,keyasint,omitempty"`
+	Phase   job.Phase           `cbor:"8,keyasint,omitempty"`
+	Epoch   uint64              `cbor:"9,keyasint"` // executions so far, over all attempts
+	Term    uint64              `cbor:"10,keyasint"`
+	Lease   lease.Lease         `cbor:"11,keyasint"` // of the current epoch, live or ended
+	Grant   *lease.Grant        `cbor:"12,keyasint,omitempty"`
+	Certain bool                `cbor:"13,keyasint,omitempty"` // status unknown: the old holder has certainly stopped
+
+	Interruptions int            `cbor:"14,keyasint,omitempty"` // from outside; charged to the budget
+	Retries       int            `cbor:"15,keyasint,omitempty"` // runner-side trouble; bounded by maxRetries
+	Avoid         []Avoidance    `cbor:"16,keyasint,omitempty"`
+	CancelAt      forgeyard.Wall `cbor:"17,keyasint,omitempty"`
+	CancelBy      string         `cbor:"18,keyasint,omitempty"`
+	Force         bool           `cbor:"19,keyasint,omitempty"`
+	StopKind      string         `cbor:"20,keyasint,omitempty"` // suspend | preempt | drain: asked of the holder
+	StopReason    string         `cbor:"21,keyasint,omitempty"`
+
+	Checkpoints []checkpoint.Commit `cbor:"22,keyasint,omitempty"` // committed, oldest first; all of the current attempt
+	ResumeFrom  forgeyard.Digest    `cbor:"23,keyasint,omitzero"`  // manifest of the one that the current epoch starts from
+
+	Log     []job.LogChunk `cbor:"25,keyasint,omitempty"` // flushed, oldest first
+	LogSeq  uint64         `cbor:"26,keyasint,omitempty"` // last log sequence that reached the store
+	History []EpochRecord  `cbor:"27,keyasint,omitempty"` // the last maxEpochs epochs
+
+	Result    *job.Result         `cbor:"28,keyasint,omitempty"`
+	Message   forgeyard.MessageID `cbor:"29,keyasint,omitempty"` // of the completion that was accepted
+	Submitted forgeyard.Wall      `cbor:"30,keyasint"`
+	Started   forgeyard.Wall      `cbor:"31,keyasint,omitempty"`
+	Ended     forgeyard.Wall      `cbor:"32,keyasint,omitempty"`
+	Category  job.FailureCategory `cbor:"33,keyasint,omitempty"`
+	Devices   []HeldDevice        `cbor:"34,keyasint,omitempty"`
+	Late      []LateResult        `cbor:"35,keyasint,omitempty"` // refused completions, kept as evidence (E27)
+}
+
+// Fence is the current fence of the job.
+func (j Job) Fence() forgeyard.Fence { return j.Lease.Authority.Fence }
+
+// HeldDevice is a device that the current epoch holds.
+type HeldDevice struct {
+	As     string                  `cbor:"1,keyasint"`
+	Device forgeyard.DeviceID      `cbor:"2,keyasint"`
+	Lease  forgeyard.DeviceLeaseID `cbor:"3,keyasint"`
+	Token  uint64                  `cbor:"4,keyasint"`
+	Host   forgeyard.RunnerID      `cbor:"5,keyasint"`
+}
+
+// Avoidance keeps a job from the runner that just refused it, until that runner
+// has a new session or the controllers' patience ends.
+type Avoidance struct {
+	Runner  forgeyard.RunnerID  `cbor:"1,keyasint"`
+	Session forgeyard.SessionID `cbor:"2,keyasint"`
+	Reason  string              `cbor:"3,keyasint"`
+	Index   uint64              `cbor:"4,keyasint"`
+}
+
+// EpochRecord is one line of a job's history.
+type EpochRecord struct {
+	Epoch   uint64              `cbor:"1,keyasint"`
+	Attempt forgeyard.AttemptID `cbor:"2,keyasint"`
+	Lease   forgeyard.LeaseID   `cbor:"3,keyasint"`
+	Runner  forgeyard.RunnerID  `cbor:"4,keyasint"`
+	Session forgeyard.SessionID `cbor:"5,keyasint"`
+	Resumed forgeyard.Digest    `cbor:"6,keyasint,omitzero"` // checkpoint it started from
+	Started forgeyard.Wall      `cbor:"7,keyasint"`
+	Ended   forgeyard.Wall      `cbor:"8,keyasint,omitempty"`
+	Reason  lease.EndReason     `cbor:"9,keyasint,omitempty"`
+	Detail  string              `cbor:"10,keyasint,omitempty"`
+}
+
+// LateResult is a completion that came under a fence that was not current.
+type LateResult struct {
+	At      forgeyard.Wall      `cbor:"1,keyasint"`
+	Epoch   uint64              `cbor:"2,keyasint"`
+	Runner  forgeyard.RunnerID  `cbor:"3,keyasint"`
+	Message forgeyard.MessageID `cbor:"4,keyasint"`
+	Outcome job.Outcome         `cbor:"5,keyasint"`
+	Why     string              `cbor:"6,keyasint"`
+}
+
+// Central is the daemon this site reports to.
+type Central struct {
+	Peer   string   `cbor:"1,keyasint,omitempty"` // its libp2p peer id, pinned by the ticket
+	Addrs  []string `cbor:"2,keyasint,omitempty"`
+	Name   string   `cbor:"3,keyasint,omitempty"`
+	Ticket string   `cbor:"4,keyasint,omitempty"` // id of the ticket, not its secret
+	Drill  bool     `cbor:"5,keyasint,omitempty"` // a person cut the link on purpose
+}
+
+// Record is one fact for the central daemon, in order (architecture §6).
+type Record struct {
+	Seq    uint64             `cbor:"1,keyasint"`
+	Kind   string             `cbor:"2,keyasint"` // started | outcome
+	Grant  forgeyard.GrantID  `cbor:"3,keyasint"`
+	Job    forgeyard.JobID    `cbor:"4,keyasint"`
+	Fence  forgeyard.Fence    `cbor:"5,keyasint"`
+	Status job.Status         `cbor:"6,keyasint"`
+	Result *job.Result        `cbor:"7,keyasint,omitempty"`
+	Runner forgeyard.RunnerID `cbor:"8,keyasint,omitempty"`
+	At     forgeyard.Wall     `cbor:"9,keyasint"`
+	Used   int64              `cbor:"10,keyasint,omitempty"` // nanoseconds of silence when it happened: 0 while online
+}
+
+// SiteEvent is one line of `site events`.
+type SiteEvent struct {
+	Index uint64         `cbor:"1,keyasint"`
+	At    forgeyard.Wall `cbor:"2,keyasint"`
+	Kind  string         `cbor:"3,keyasint"`
+	Text  string         `cbor:"4,keyasint"`
+}
