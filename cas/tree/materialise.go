@@ -1,0 +1,287 @@
+package tree
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+)
+
+// FixedTime is the modification time of all that is materialised, so that builds
+// which look at times see the same each time. 1980: the earliest that zip can say.
+var FixedTime = time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Materialisation binds Materialise.
+type Materialisation struct {
+	Limits
+	// ReadOnly takes the write bits from files and directories. Zero: the owner may write.
+	ReadOnly bool
+	// Chown gives everything to UID and GID. Zero: it belongs to the caller.
+	Chown    bool
+	UID, GID int
+}
+
+// Report tells what Materialise made and how.
+type Report struct {
+	Files  int64 // files, directories and links
+	Bytes  int64 // of all files
+	Cloned int64 // files that share their blocks with the store until written
+}
+
+const opMaterialise = "tree materialise"
+
+// Materialise makes the tree in dst, which must not exist or be empty, and which
+// nobody else may write to meanwhile. Everything must be in the store: NotFound
+// names what is not. Each file is cloned where the disk can, else copied; small ones
+// are read verified and written. The workload never gets a link to the store's own
+// file, so it cannot change shared content (RA-186).
+//
+// After an error dst holds a part; Remove takes it away.
+func Materialise(ctx context.Context, s Source, root forgeyard.Digest, dst string, o Materialisation) (Report, error) {
+	if err := os.Mkdir(dst, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return Report{}, fail(opMaterialise, dst, err)
+	}
+	r, err := os.OpenRoot(dst)
+	if err != nil {
+		return Report{}, fail(opMaterialise, dst, err)
+	}
+	defer closeQuiet(r)
+	if err := checkEmpty(r, dst); err != nil {
+		return Report{}, err
+	}
+	m := &maker{s: s, root: r, dst: dst, o: o, dirs: []string{"."}}
+	m.g, m.ctx = errgroup.WithContext(ctx)
+	m.g.SetLimit(min(workers, 8)) // writing is bound by the disk, not by waiting for syncs
+	err = Walk(m.ctx, cas.Ref{Digest: root}, FromStore(s), o.Limits, m.visit)
+	if werr := m.g.Wait(); werr != nil && (err == nil || forgeyard.KindOf(err) == forgeyard.Interrupted) {
+		err = werr // the walk only stopped because of it
+	}
+	if err != nil {
+		return Report{}, fail(opMaterialise, dst, err)
+	}
+	// Only now: a directory without write permission could not be filled, and filling
+	// it would change its time.
+	for _, d := range slices.Backward(m.dirs) {
+		if err := m.finish(d, 0o755); err != nil {
+			return Report{}, fail(opMaterialise, filepath.Join(dst, d), err)
+		}
+	}
+	return Report{Files: m.files.Load(), Bytes: m.bytes.Load(), Cloned: m.cloned.Load()}, nil
+}
+
+func checkEmpty(r *os.Root, dst string) error {
+	d, err := r.Open(".")
+	if err != nil {
+		return fail(opMaterialise, dst, err)
+	}
+	defer closeQuiet(d)
+	names, err := d.Readdirnames(1)
+	if err != nil && err != io.EOF {
+		return fail(opMaterialise, dst, err)
+	}
+	if len(names) > 0 {
+		return forgeyard.Errorf(opMaterialise, forgeyard.Conflict, "%q is not empty: it holds %q", dst, names[0])
+	}
+	return nil
+}
+
+// maker fills one directory. The walk makes directories and links; files are made by
+// several goroutines, which end with the call.
+type maker struct {
+	s    Source
+	root *os.Root
+	dst  string
+	o    Materialisation
+	dirs []string // in the order made, parents first
+	g    *errgroup.Group
+	ctx  context.Context
+
+	noClone              atomic.Bool // a clone failed for a reason that will hold for all
+	files, bytes, cloned atomic.Int64
+}
+
+func (m *maker) visit(p string, e cas.Entry) error {
+	name := filepath.FromSlash(p)
+	if !filepath.IsLocal(name) {
+		return invalid(opMaterialise, p, "cannot be a path on this system")
+	}
+	m.files.Add(1)
+	switch e.Kind {
+	case cas.Dir:
+		m.dirs = append(m.dirs, name)
+		return m.collision(p, m.root.Mkdir(name, 0o700))
+	case cas.Symlink:
+		if err := m.root.Symlink(filepath.FromSlash(e.Target), name); err != nil {
+			return m.collision(p, err)
+		}
+		if m.o.Chown {
+			if err := m.root.Lchown(name, m.o.UID, m.o.GID); err != nil {
+				return fail(opMaterialise, p, err)
+			}
+		}
+		return fail(opMaterialise, p, setLinkTime(filepath.Join(m.dst, name), FixedTime))
+	}
+	m.g.Go(func() error { return fail(opMaterialise, p, m.file(name, e)) })
+	return nil
+}
+
+// collision explains a name that is taken: trees have no name twice, so the
+// filesystem takes two names for one.
+func (m *maker) collision(p string, err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		return invalid(opMaterialise, p, "differs from another name only in a way that this filesystem does not keep apart")
+	}
+	return fail(opMaterialise, p, err)
+}
+
+func (m *maker) file(name string, e cas.Entry) error {
+	if err := m.ctx.Err(); err != nil {
+		return err
+	}
+	f, err := m.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return m.collision(filepath.ToSlash(name), err)
+	}
+	n, err := m.fill(f, e)
+	if err == nil && n != e.Size {
+		err = forgeyard.Errorf(opMaterialise, forgeyard.Invalid, "the tree says %d bytes, %s has %d", e.Size, e.Digest, n)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	m.bytes.Add(n)
+	perm := fs.FileMode(0o644)
+	if e.Exec {
+		perm = 0o755
+	}
+	return m.finish(name, perm)
+}
+
+// fill brings the bytes into a new file and tells how many there were.
+func (m *maker) fill(f *os.File, e cas.Entry) (int64, error) {
+	if e.Size == 0 {
+		return 0, nil
+	}
+	if e.Size <= smallFile {
+		b, err := m.s.Block(m.ctx, e.Digest)
+		if err != nil {
+			return 0, err
+		}
+		n, err := f.Write(b)
+		return int64(n), err
+	}
+	src, release, err := m.s.Path(m.ctx, e.Digest)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	in, err := os.Open(src)
+	if err != nil {
+		return 0, err
+	}
+	defer closeQuiet(in)
+	st, err := in.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if st.Size() != e.Size {
+		return st.Size(), nil // the caller says so
+	}
+	if !m.noClone.Load() {
+		err := clone(f, in)
+		if err == nil {
+			m.cloned.Add(1)
+			return e.Size, nil
+		}
+		if cloneNeverWorks(err) {
+			m.noClone.Store(true)
+		}
+	}
+	return io.Copy(f, in) // copy_file_range where the kernel can, else a copy
+}
+
+// finish sets owner, permissions and time, in the order in which none undoes another.
+func (m *maker) finish(name string, perm fs.FileMode) error {
+	if m.o.ReadOnly {
+		perm &^= 0o222
+	}
+	if m.o.Chown {
+		if err := m.root.Lchown(name, m.o.UID, m.o.GID); err != nil {
+			return err
+		}
+	}
+	if err := m.root.Chmod(name, perm); err != nil {
+		return err
+	}
+	return m.root.Chtimes(name, FixedTime, FixedTime)
+}
+
+// Remove removes a directory that was materialised, read-only parts and leftovers of
+// a workload included. It follows no link and is idempotent.
+func Remove(dir string) error {
+	st, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && st.IsDir() {
+		err = unlock(dir)
+	}
+	if err != nil {
+		return fail("tree remove", dir, err)
+	}
+	return fail("tree remove", dir, os.RemoveAll(dir))
+}
+
+// unlock makes every directory writable for its owner.
+func unlock(dir string) error {
+	r, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer closeQuiet(r)
+	return unlockBelow(r, 0)
+}
+
+func unlockBelow(r *os.Root, depth int) error {
+	if err := r.Chmod(".", 0o700); err != nil {
+		return err
+	}
+	d, err := r.Open(".")
+	if err != nil {
+		return err
+	}
+	es, err := d.ReadDir(-1)
+	closeQuiet(d)
+	if err != nil || depth > 4*cas.MaxDepth {
+		return err // deeper than any tree: what cannot be unlocked, RemoveAll reports
+	}
+	for _, e := range es {
+		if !e.IsDir() {
+			continue
+		}
+		if err := r.Chmod(e.Name(), 0o700); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		sub, err := r.OpenRoot(path.Base(e.Name()))
+		if err != nil {
+			return err
+		}
+		err = unlockBelow(sub, depth+1)
+		closeQuiet(sub)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
