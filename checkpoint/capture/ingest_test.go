@@ -1,3 +1,5 @@
+//go:build unix
+
 package capture_test
 
 import (
@@ -13,6 +15,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/tree"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -61,6 +64,13 @@ func (s *slot) write(p, content string) {
 	must(s.t, os.WriteFile(p, []byte(content), 0o644))
 }
 
+// place is where a test restores to; what is read-only there is removed at its end.
+func place(t *testing.T) string {
+	dst := filepath.Join(t.TempDir(), "restore")
+	t.Cleanup(func() { must(t, tree.Remove(dst)) })
+	return dst
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -103,7 +113,7 @@ func TestSealedRoundTrip(t *testing.T) {
 	}
 	m, err := capture.LoadManifest(t.Context(), store, g.ID)
 	must(t, err)
-	dst := filepath.Join(t.TempDir(), "restore")
+	dst := place(t)
 	must(t, capture.Restore(t.Context(), store, m, dst))
 	for p, want := range payload() {
 		b, err := os.ReadFile(filepath.Join(dst, p))
@@ -122,7 +132,6 @@ func TestSealedRoundTrip(t *testing.T) {
 	if err := capture.Restore(t.Context(), store, m, dst); forgeyard.KindOf(err) != forgeyard.Conflict {
 		t.Errorf("a second restore over the first: %v", err)
 	}
-	must(t, capture.RemoveRestored(dst))
 }
 
 // refusals: each is one thing wrong with a sealed directory.
@@ -246,7 +255,7 @@ func TestSealedChangesUnderway(t *testing.T) {
 				}
 				return
 			}
-			dst := filepath.Join(t.TempDir(), "r")
+			dst := place(t)
 			must(t, capture.Restore(t.Context(), store, g.Manifest, dst))
 			if b, _ := os.ReadFile(filepath.Join(dst, "a")); string(b) != "alpha" {
 				t.Fatalf("accepted %q", b)
@@ -298,7 +307,7 @@ func TestExit(t *testing.T) {
 	if store.contains(secret) {
 		t.Error("a file that was not declared was taken")
 	}
-	dst := filepath.Join(t.TempDir(), "r")
+	dst := place(t)
 	must(t, capture.Restore(t.Context(), store, g.Manifest, dst))
 	if b, err := os.ReadFile(filepath.Join(dst, "state/sub/y")); err != nil || string(b) != large {
 		t.Errorf("%d bytes, %v", len(b), err)
@@ -360,8 +369,8 @@ func TestRestoreK01(t *testing.T) {
 			store.flip(t, f.BLAKE3)
 		}
 	}
-	dir := t.TempDir()
-	dst := filepath.Join(dir, "restore")
+	dst := place(t)
+	dir := filepath.Dir(dst)
 	tries := 0
 	for best, ok, _ := checkpoint.Select(history); ok; best, ok, _ = checkpoint.Select(history) {
 		if tries++; tries > 2 {
@@ -390,8 +399,8 @@ func TestRestoreRefusesLies(t *testing.T) {
 	s, store := newSlot(t, payload()), newMemory()
 	g, err := capture.IngestSealed(t.Context(), store, s.dir, expect(t))
 	must(t, err)
-	tree := cas.Tree{Entries: []cas.Entry{{Name: "l", Kind: cas.Symlink, Target: "x"}}}
-	b, err := tree.Encode()
+	lies := cas.Tree{Entries: []cas.Entry{{Name: "l", Kind: cas.Symlink, Target: "x"}}}
+	b, err := lies.Encode()
 	must(t, err)
 	ref, err := store.Put(t.Context(), bytes.NewReader(b), cas.PutOptions{})
 	must(t, err)

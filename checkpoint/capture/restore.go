@@ -7,9 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/tree"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 )
 
@@ -28,7 +30,7 @@ func LoadManifest(ctx context.Context, store cas.Store, id forgeyard.Digest) (ch
 }
 
 // Restore puts the payload of a manifest at dst, which must not exist: verified, synced,
-// renamed into place, read-only. On any error dst is absent. The content must be in the
+// renamed into place, read-only (tree.Remove takes it away). On any error dst is absent. The content must be in the
 // local store; fetching is the caller's. Errors: Corrupt (quarantine this checkpoint, go
 // on with the one before), NotFound (a piece is not here), Conflict (dst exists), and
 // what the disk says.
@@ -42,89 +44,78 @@ func Restore(ctx context.Context, store cas.Store, m checkpoint.Manifest, dst st
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, RemoveRestored(tmp))
+			err = errors.Join(err, tree.Remove(tmp))
 		}
 	}()
-	r := restorer{ctx: ctx, store: store, limit: m}
-	if err := r.tree(m.Payload, tmp, 0); err != nil {
+	r := restorer{ctx: ctx, store: store, dir: tmp, manifest: m}
+	if err := r.all(); err != nil {
 		return forgeyard.E("restore", forgeyard.Other, err)
-	}
-	if r.bytes != m.Bytes || r.files != m.Files {
-		return forgeyard.Errorf("restore", forgeyard.Corrupt, "the payload has %d bytes in %d files, its manifest says %d in %d", r.bytes, r.files, m.Bytes, m.Files)
 	}
 	if err := os.Rename(tmp, dst); err != nil {
 		return forgeyard.E("restore", forgeyard.Other, err)
 	}
 	if err := syncDir(filepath.Dir(dst)); err != nil {
-		return errors.Join(forgeyard.E("restore", forgeyard.Other, err), RemoveRestored(dst))
+		return errors.Join(forgeyard.E("restore", forgeyard.Other, err), tree.Remove(dst))
 	}
 	return nil
 }
 
-// RemoveRestored removes a restored payload, whose directories are read-only. What is
-// not there is no error.
-func RemoveRestored(dir string) error {
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if d != nil && d.IsDir() {
-			return os.Chmod(p, 0o700)
-		}
-		return err
-	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.RemoveAll(dir)
-}
-
+// restorer fills one directory. Every byte is read verified, which is why it does not
+// clone: a clone shares whatever the disk has done to the store's copy (K01).
 type restorer struct {
-	ctx   context.Context
-	store cas.Store
-	limit checkpoint.Manifest
-	bytes int64
-	files int
-	dirs  int
+	ctx      context.Context
+	store    cas.Store
+	dir      string
+	manifest checkpoint.Manifest
+	dirs     []string // parents first
+	bytes    int64
+	files    int
 }
 
-func (r *restorer) tree(d forgeyard.Digest, dir string, depth int) error {
-	if r.dirs++; depth > checkpoint.MaxDepth || r.dirs > maxEntries {
-		return forgeyard.Errorf("restore", forgeyard.Corrupt, "the payload nests deeper than %d or has more than %d directories", checkpoint.MaxDepth, maxEntries)
+func (r *restorer) all() error {
+	m := r.manifest
+	// One more of each than was promised shows the lie without following it.
+	limits := tree.Limits{MaxFiles: maxEntries, MaxBytes: m.Bytes + 1}
+	err := tree.Walk(r.ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(r.store), limits, r.visit)
+	switch forgeyard.KindOf(err) {
+	case forgeyard.Limit, forgeyard.Invalid:
+		return forgeyard.E("payload", forgeyard.Corrupt, err)
 	}
-	b, err := readAll(r.ctx, r.store, d, cas.MaxTreeBytes)
 	if err != nil {
 		return err
 	}
-	t, err := cas.DecodeTree(b)
-	if err != nil {
-		return forgeyard.E("restore", forgeyard.Corrupt, err)
+	if r.bytes != m.Bytes || r.files != m.Files {
+		return forgeyard.Errorf("payload", forgeyard.Corrupt, "it has %d bytes in %d files, its manifest says %d in %d", r.bytes, r.files, m.Bytes, m.Files)
 	}
-	for _, e := range t.Entries {
-		p := filepath.Join(dir, e.Name)
-		switch e.Kind {
-		case cas.File:
-			err = r.file(e, p)
-		case cas.Dir:
-			if err = os.Mkdir(p, 0o700); err == nil {
-				err = r.tree(e.Digest, p, depth+1)
-			}
-		default:
-			err = forgeyard.Errorf("restore", forgeyard.Corrupt, "%s %q has no place in a checkpoint", e.Kind, e.Name)
-		}
-		if err != nil {
+	for _, d := range append(slices.Clone(r.dirs), ".") {
+		p := filepath.Join(r.dir, d)
+		if err := errors.Join(os.Chmod(p, 0o555), syncDir(p)); err != nil {
 			return err
 		}
 	}
-	if err := os.Chmod(dir, 0o555); err != nil {
-		return err
+	return nil
+}
+
+func (r *restorer) visit(p string, e cas.Entry) error {
+	name := filepath.FromSlash(p)
+	if !filepath.IsLocal(name) {
+		return forgeyard.Errorf("payload", forgeyard.Corrupt, "%q cannot be a path on this system", p)
 	}
-	return syncDir(dir)
+	switch e.Kind {
+	case cas.Dir:
+		r.dirs = append(r.dirs, name)
+		return os.Mkdir(filepath.Join(r.dir, name), 0o700)
+	case cas.File:
+		if r.files++; r.files > r.manifest.Files {
+			return forgeyard.Errorf("payload", forgeyard.Corrupt, "it has more than the %d files that its manifest says", r.manifest.Files)
+		}
+		r.bytes += e.Size
+		return r.file(e, filepath.Join(r.dir, name))
+	}
+	return forgeyard.Errorf("payload", forgeyard.Corrupt, "%s %q has no place in a checkpoint", e.Kind, p)
 }
 
 func (r *restorer) file(e cas.Entry, p string) error {
-	r.files++
-	r.bytes += e.Size
-	if r.files > r.limit.Files || r.bytes > r.limit.Bytes {
-		return forgeyard.Errorf("restore", forgeyard.Corrupt, "the payload is larger than its manifest says: %d bytes in %d files", r.limit.Bytes, r.limit.Files)
-	}
 	mode := os.FileMode(0o444)
 	if e.Exec {
 		mode = 0o555
@@ -133,20 +124,23 @@ func (r *restorer) file(e cas.Entry, p string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	o, err := r.store.Open(r.ctx, e.Digest)
-	if err != nil {
-		return err
-	}
-	defer o.Close()
-	n, err := io.Copy(f, &cancelled{r.ctx, o})
+	n, err := r.copy(f, e.Digest)
 	if err == nil && n != e.Size {
-		err = forgeyard.Errorf("restore", forgeyard.Corrupt, "%q has %d bytes, its tree says %d", e.Name, n, e.Size)
+		err = forgeyard.Errorf("payload", forgeyard.Corrupt, "%q has %d bytes, its tree says %d", e.Name, n, e.Size)
 	}
+	if err == nil {
+		err = errors.Join(f.Chmod(mode), f.Sync())
+	}
+	return errors.Join(err, f.Close())
+}
+
+func (r *restorer) copy(w io.Writer, d forgeyard.Digest) (n int64, err error) {
+	o, err := r.store.Open(r.ctx, d)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return errors.Join(f.Chmod(mode), f.Sync(), f.Close())
+	defer func() { err = errors.Join(err, o.Close()) }()
+	return io.Copy(w, &cancelled{r.ctx, o})
 }
 
 // cancelled is a reader that ends with its context.

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+)
+
+// How often the answer is looked for: at once for a small checkpoint, seldom for one
+// that is being replicated.
+const (
+	pollFirst = 20 * time.Millisecond
+	pollMost  = 200 * time.Millisecond
+)
+
+const commitUsage = "fyjob ckpt commit DIR [--progress DONE[/TOTAL]] [--quiesced=false] [--format NAME:VERSION]"
+
+// commit seals a directory and waits for the answer. It may be repeated: what is sealed
+// already is only asked about again.
+func (h *helper) commit(args []string) error {
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	progress, format := flags.String("progress", "", ""), flags.String("format", "", "")
+	quiesced := flags.Bool("quiesced", true, "")
+	rest, err := parse(flags, args, 1, commitUsage)
+	if err != nil {
+		return err
+	}
+	m := checkpoint.Marker{
+		V: checkpoint.MarkerVersion, Attempt: h.attempt, Epoch: h.epoch, Mode: h.mode, Quiesced: *quiesced,
+		Consistency: checkpoint.Application, Format: h.format,
+	}
+	if !*quiesced {
+		m.Consistency = checkpoint.Crash
+	}
+	if *format != "" {
+		if m.Format, err = parseFormat(*format); err != nil {
+			return err
+		}
+	}
+	if *progress != "" {
+		if m.Progress, err = parseProgress(*progress); err != nil {
+			return err
+		}
+	}
+	if m.Seq, err = h.slot(rest[0]); err != nil {
+		return err
+	}
+	// A request that comes from here on is about a later state.
+	request, err := h.request()
+	if err != nil {
+		return err
+	}
+	if err := h.seal(m); err != nil {
+		return err
+	}
+	n, err := h.post(checkpoint.Message{Kind: checkpoint.MessageCommit, Seq: m.Seq})
+	if err != nil {
+		return err
+	}
+	return h.await(n, m.Seq, request.Seq)
+}
+
+// seal makes all of NNNNNN.tmp durable, describes it, and gives it its name: in this
+// order, so that a marker never promises what a power cut can take.
+func (h *helper) seal(m checkpoint.Marker) error {
+	staged, sealed := filepath.Join(h.ckpt, checkpoint.StagedName(m.Seq)), filepath.Join(h.ckpt, checkpoint.SlotName(m.Seq))
+	if !exists(staged) && exists(filepath.Join(sealed, checkpoint.MarkerName)) {
+		return nil
+	}
+	if exists(sealed) {
+		return exitf(exitRejected, "checkpoint %d is sealed, and %s is there too: take another from `fyjob ckpt begin`", m.Seq, staged)
+	}
+	files, err := h.gather(staged)
+	if err != nil {
+		return err
+	}
+	m.Files = files
+	if err := writeMarker(staged, m.Encode()); err != nil {
+		return err
+	}
+	// The number is used before the runner can see it and free it.
+	if last, err := h.lastSlot(); err != nil || last <= m.Seq {
+		if err := errors.Join(err, replaceFile(filepath.Join(h.ctl, slotName), []byte(checkpoint.SlotName(m.Seq)))); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(staged, sealed); err != nil {
+		return err
+	}
+	return syncDir(h.ckpt)
+}
+
+// markerTemp is where a marker is written before it gets its name.
+const markerTemp = checkpoint.MarkerName + ".tmp"
+
+func writeMarker(dir string, b []byte) error {
+	tmp := filepath.Join(dir, markerTemp)
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, checkpoint.MarkerName)); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// gather syncs and hashes all files below dir, and syncs the directories. A marker, or a
+// part of one, of a commit that did not come to its end is passed by: it is replaced.
+func (h *helper) gather(dir string) ([]checkpoint.File, error) {
+	var files []checkpoint.File
+	var total int64
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, p)
+		if err != nil || rel == checkpoint.MarkerName || rel == markerTemp {
+			return err
+		}
+		switch {
+		case d.IsDir():
+			return syncDir(p)
+		case !d.Type().IsRegular():
+			return exitf(exitRejected, "%s is no regular file: links, pipes and devices have no place in a checkpoint", rel)
+		case len(files) == checkpoint.MaxFiles:
+			return exitf(exitLimit, "more than %d files", checkpoint.MaxFiles)
+		}
+		f, err := hashFile(p)
+		if err != nil {
+			return err
+		}
+		f.Path = filepath.ToSlash(rel)
+		files = append(files, f)
+		if total += f.Size; h.maxBytes > 0 && total > h.maxBytes {
+			return exitf(exitLimit, "more than %d bytes, which is the contract's max_bytes", h.maxBytes)
+		}
+		return nil
+	})
+	if err == nil && len(files) == 0 {
+		err = exitf(exitRejected, "%s holds no file", dir)
+	}
+	return files, err
+}
+
+func hashFile(p string) (checkpoint.File, error) {
+	f, err := openToSync(p)
+	if err != nil {
+		return checkpoint.File{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return checkpoint.File{}, err
+	}
+	sum := cas.NewHasher()
+	n, err := io.Copy(sum, f)
+	if err := errors.Join(err, f.Sync()); err != nil {
+		return checkpoint.File{}, err
+	}
+	return checkpoint.File{Size: n, BLAKE3: sum.Sum(), Mode: checkpoint.FileMode(info.Mode().Perm())}, nil
+}
+
+// await waits for the answer to message n until the contract's window has passed.
+func (h *helper) await(n, seq, request int) error {
+	p := filepath.Join(h.ctl, checkpoint.InboxName, checkpoint.MessageName(n))
+	started := time.Now()
+	for wait := pollFirst; ; wait = min(wait*3/2, pollMost) {
+		b, err := os.ReadFile(p)
+		if err == nil {
+			a, err := checkpoint.ParseAnswer(b)
+			if err != nil {
+				return err
+			}
+			return h.conclude(a, request)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if time.Since(started) >= h.window {
+			return exitf(exitStaged, "no answer within %v: checkpoint %d is sealed and is taken when the runner can", h.window, seq)
+		}
+		time.Sleep(wait)
+	}
+}
+
+func (h *helper) conclude(a checkpoint.Answer, request int) error {
+	why := func(otherwise string) string {
+		if a.Reason != "" {
+			return a.Reason
+		}
+		return otherwise
+	}
+	switch a.Status {
+	case checkpoint.StatusCommitted:
+		return h.remember(memory{Committed: h.now().UnixMilli(), Request: request})
+	case checkpoint.StatusStaged:
+		return exitf(exitStaged, "%s", why("stored on this node; the site has no quorum to commit it yet"))
+	case checkpoint.StatusStale:
+		return exitf(exitStale, "%s", why("another epoch runs this job: stop now"))
+	case checkpoint.StatusLimit:
+		return exitf(exitLimit, "%s", why("a limit was hit"))
+	}
+	return exitf(exitRejected, "%s", why(fmt.Sprintf("status %q", forgeyard.Clip(string(a.Status), 40))))
+}

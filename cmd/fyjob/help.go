@@ -1,0 +1,45 @@
+package main
+
+const helpText = `fyjob — tell Forgeyard about checkpoints, from inside a job
+
+  fyjob ckpt should             is a checkpoint wanted now?  exit 0 yes, 1 no
+  fyjob ckpt should-exit        should the program end after its checkpoint?  0 yes, 1 no
+  fyjob ckpt begin              make an empty directory for a checkpoint and print it
+  fyjob ckpt commit DIR         seal it and wait until the site has committed it
+        --progress DONE[/TOTAL]   how far the work is
+        --quiesced=false          the state was copied while it went on changing;
+                                  without this, committing says that it did not
+        --format NAME:VERSION     when it is not the one the job declares
+  fyjob ckpt abort DIR          give a directory up that was not committed
+  fyjob restore path            print the directory to resume from; exit 1: start fresh
+  fyjob restore ok              the restored state was read and is good
+  fyjob restore reject --reason TEXT
+                                it is not; then exit with $FORGEYARD_CKPT_REJECT_CODE
+  fyjob critical begin [--max 20s]
+                                hold a stop back for that long at most; exit 1: one is
+                                under way, do not start
+  fyjob critical end
+  fyjob progress DONE[/TOTAL] [--unit NAME]
+                                a sign of life
+  fyjob why                     print why the job is asked to stop; exit 1: it is not
+  fyjob doctor                  check the surroundings; exit 1: something is wrong
+
+A script that saves its state, and also runs where there is no Forgeyard:
+
+  if from=$(fyjob restore path); then cp -R "$from/." state/ && fyjob restore ok; fi
+  while work_is_left; do
+    do_some
+    if fyjob ckpt should; then
+      d=$(fyjob ckpt begin) && cp -R state/. "$d" && fyjob ckpt commit "$d" --progress "$i/100"
+      [ $? -eq 5 ] && exit 1
+    fi
+    fyjob ckpt should-exit && exit "$FORGEYARD_CKPT_EXIT_CODE"
+  done
+
+Exit codes: 0 done (commit: durable) · 1 no · 2 usage · 3 stored here, not committed yet ·
+4 rejected or failed, the reason is on stderr · 5 stale: another epoch runs this job, stop
+now · 6 not under Forgeyard · 7 a limit was hit
+
+Secrets must not be in a checkpoint: one that holds the value of a secret of the job is
+rejected. docs/checkpoints.md explains the protocol.
+`

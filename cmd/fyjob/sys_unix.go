@@ -1,0 +1,20 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"os"
+)
+
+// openToSync opens a file so that it can be read and synced.
+func openToSync(p string) (*os.File, error) { return os.Open(p) }
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
