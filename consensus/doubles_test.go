@@ -39,7 +39,7 @@ func (bubbleClock) After(d time.Duration) <-chan time.Time { return time.After(d
 var _ clock.Clock = bubbleClock{}
 
 // until waits in virtual time.
-func until(t *testing.T, what string, cond func() bool) {
+func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for range 60_000 {
 		if cond() {
@@ -154,7 +154,8 @@ type wire struct {
 	ends    map[string]*wireEnd
 	cut     map[[2]string]bool
 	delay   map[[2]string]time.Duration
-	hang    func(from, to string, call any) bool // such calls take the whole timeout
+	hang    func(from, to string, call any) bool // such calls go nowhere
+	hangFor time.Duration                        // and take that long; zero is timeout
 }
 
 func newWire(timeout time.Duration) *wire {
@@ -215,6 +216,11 @@ func (e *wireEnd) call(to string, cmd any, r io.Reader) (any, error) {
 	lost := func() (any, error) { time.Sleep(time.Until(end)); return nil, errWire }
 	d, ok := e.wire.leg(e.addr, to, cmd)
 	if !ok {
+		e.wire.mu.Lock()
+		if w := e.wire; w.hang != nil && w.hang(e.addr, to, cmd) && w.hangFor > 0 {
+			end = time.Now().Add(w.hangFor)
+		}
+		e.wire.mu.Unlock()
 		return lost()
 	}
 	time.Sleep(d)
@@ -439,7 +445,7 @@ func (d *faultyDisk) Close() error {
 
 // town is some nodes and what joins them.
 type town struct {
-	t     *testing.T
+	t     testing.TB
 	wire  *wire     // calls, or
 	x     *exchange // streams
 	nodes []*resident
@@ -466,7 +472,7 @@ func quick() Timings {
 
 // newTown makes n nodes: over calls with stores in memory, or over streams
 // with real databases.
-func newTown(t *testing.T, n int, w *wire, options ...townOption) *town {
+func newTown(t testing.TB, n int, w *wire, options ...townOption) *town {
 	tn := &town{t: t, wire: w}
 	if w == nil {
 		tn.x = newExchange()
@@ -474,6 +480,7 @@ func newTown(t *testing.T, n int, w *wire, options ...townOption) *town {
 	for i := range n {
 		tn.add(i, options...)
 	}
+	t.Cleanup(tn.stop) // a failed test, too, leaves nothing behind in its bubble
 	return tn
 }
 
@@ -604,7 +611,9 @@ func (tn *town) stop() {
 	for _, r := range tn.nodes {
 		r.close()
 	}
-	time.Sleep(time.Minute) // calls that were cut off come to their timeout
+	if tn.wire != nil {
+		time.Sleep(time.Minute) // calls that were cut off come to their timeout
+	}
 }
 
 func (tn *town) awaitLeader(of ...*resident) *resident {

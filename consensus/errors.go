@@ -48,9 +48,11 @@ func (g *Group) proposalError(op string, err error) error {
 	return forgeyard.E(op, forgeyard.Unknown, err).WithHint("it may have been committed: repeat it with the same message id")
 }
 
+// isOurs: the call never reached raft. Only the outermost counts: a disk's
+// error further in says nothing about the entry's fate.
 func isOurs(err error) bool {
-	var ours *forgeyard.Error
-	return errors.As(err, &ours)
+	_, ours := err.(*forgeyard.Error)
+	return ours
 }
 
 func (g *Group) notLeader(op string) error {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
-	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/internal/invariant"
@@ -93,7 +93,7 @@ func Open(cfg Config) (*Group, error) {
 
 func openError(err error) error {
 	switch {
-	case errors.Is(err, bbolt.ErrTimeout): //nolint:staticcheck // SA1019: the old name is what the store returns
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return forgeyard.E("open consensus", forgeyard.Conflict, err).WithHint("another process has this data directory open")
 	case isNoSpace(err):
 		return forgeyard.E("open consensus", forgeyard.NoSpace, err).WithHint("free at least %d MiB", 2*probeBytes>>20)

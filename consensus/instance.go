@@ -219,6 +219,9 @@ func (in *instance) await(ctx context.Context, op string, call func() raft.Futur
 	}()
 	select {
 	case err := <-done:
+		if cause := in.store.failure(); err != nil && cause != nil {
+			err = fmt.Errorf("%w: %w", err, cause) // raft's log cache keeps only its text
+		}
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)

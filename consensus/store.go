@@ -116,6 +116,13 @@ func (s *guardedStore) judge(err error) error {
 	return err
 }
 
+// failure is what condemned the store, or nil.
+func (s *guardedStore) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
 func (s *guardedStore) FirstIndex() (uint64, error)        { return s.disk.FirstIndex() }
 func (s *guardedStore) LastIndex() (uint64, error)         { return s.disk.LastIndex() }
 func (s *guardedStore) GetLog(i uint64, l *raft.Log) error { return s.disk.GetLog(i, l) }
@@ -147,15 +154,15 @@ func (s *guardedStore) DeleteRange(lo, hi uint64) error {
 		return err
 	}
 	lo, hi = max(lo, first, 1), min(hi, last)
-	for lo <= hi {
+	for down := hi == last; lo <= hi; {
 		from, to := lo, min(hi, lo+deleteChunk-1)
-		if hi >= last {
+		if down {
 			from, to = max(lo, hi-min(hi, deleteChunk-1)), hi
 		}
 		if err := s.write(func() error { return s.disk.DeleteRange(from, to) }); err != nil {
 			return err
 		}
-		if hi >= last {
+		if down {
 			hi = from - 1
 		} else {
 			lo = to + 1
