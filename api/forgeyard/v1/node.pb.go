@@ -1600,6 +1600,7 @@ type SubmitRequest struct {
 	Kind           string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	Title          string                 `protobuf:"bytes,3,opt,name=title,proto3" json:"title,omitempty"`
 	IdempotencyKey string                 `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	Hold           string                 `protobuf:"bytes,5,opt,name=hold,proto3" json:"hold,omitempty"` // under which the inputs were put
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1658,6 +1659,13 @@ func (x *SubmitRequest) GetTitle() string {
 func (x *SubmitRequest) GetIdempotencyKey() string {
 	if x != nil {
 		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetHold() string {
+	if x != nil {
+		return x.Hold
 	}
 	return ""
 }
@@ -2241,6 +2249,7 @@ type PutRequest struct {
 	Expect        string `protobuf:"bytes,2,opt,name=expect,proto3" json:"expect,omitempty"`
 	Size          int64  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
 	Data          []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
+	Hold          string `protobuf:"bytes,5,opt,name=hold,proto3" json:"hold,omitempty"` // keeps what was put under this name from being collected, until a submit or a pin takes over
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2301,6 +2310,13 @@ func (x *PutRequest) GetData() []byte {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *PutRequest) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
 }
 
 type PutResponse struct {
@@ -2540,7 +2556,6 @@ type ObjectInfo struct {
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
 	Manifest      string                 `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	Kind          string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"` // blob | tree | manifest
 	Complete      bool                   `protobuf:"varint,5,opt,name=complete,proto3" json:"complete,omitempty"`
 	Have          int64                  `protobuf:"varint,6,opt,name=have,proto3" json:"have,omitempty"`
 	Stored        *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=stored,proto3" json:"stored,omitempty"`
@@ -2597,13 +2612,6 @@ func (x *ObjectInfo) GetSize() int64 {
 func (x *ObjectInfo) GetManifest() string {
 	if x != nil {
 		return x.Manifest
-	}
-	return ""
-}
-
-func (x *ObjectInfo) GetKind() string {
-	if x != nil {
-		return x.Kind
 	}
 	return ""
 }
@@ -2812,6 +2820,7 @@ type PinRequest struct {
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	Owner         string                 `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	Ttl           *durationpb.Duration   `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	Kind          string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"` // blob (default) | tree
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2865,6 +2874,13 @@ func (x *PinRequest) GetTtl() *durationpb.Duration {
 		return x.Ttl
 	}
 	return nil
+}
+
+func (x *PinRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
 }
 
 type PinResponse struct {
@@ -4535,12 +4551,13 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\"A\n" +
 	"\x11SetMemberResponse\x12,\n" +
-	"\x06member\x18\x01 \x01(\v2\x14.forgeyard.v1.MemberR\x06member\"v\n" +
+	"\x06member\x18\x01 \x01(\v2\x14.forgeyard.v1.MemberR\x06member\"\x8a\x01\n" +
 	"\rSubmitRequest\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\fR\x04spec\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05title\x18\x03 \x01(\tR\x05title\x12'\n" +
-	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\"Z\n" +
+	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\x12\x12\n" +
+	"\x04hold\x18\x05 \x01(\tR\x04hold\"Z\n" +
 	"\x0eSubmitResponse\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x17\n" +
 	"\ajob_ids\x18\x02 \x03(\tR\x06jobIds\x12\x18\n" +
@@ -4574,13 +4591,14 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\rAttachRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x1a\n" +
-	"\bsnapshot\x18\x03 \x01(\bR\bsnapshot\"`\n" +
+	"\bsnapshot\x18\x03 \x01(\bR\bsnapshot\"t\n" +
 	"\n" +
 	"PutRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06expect\x18\x02 \x01(\tR\x06expect\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"U\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\x12\x12\n" +
+	"\x04hold\x18\x05 \x01(\tR\x04hold\"U\n" +
 	"\vPutResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x1a\n" +
@@ -4596,13 +4614,12 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\"%\n" +
 	"\vStatRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\"\x91\x02\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"\xfd\x01\n" +
 	"\n" +
 	"ObjectInfo\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x1a\n" +
-	"\bmanifest\x18\x03 \x01(\tR\bmanifest\x12\x12\n" +
-	"\x04kind\x18\x04 \x01(\tR\x04kind\x12\x1a\n" +
+	"\bmanifest\x18\x03 \x01(\tR\bmanifest\x12\x1a\n" +
 	"\bcomplete\x18\x05 \x01(\bR\bcomplete\x12\x12\n" +
 	"\x04have\x18\x06 \x01(\x03R\x04have\x122\n" +
 	"\x06stored\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06stored\x12)\n" +
@@ -4617,12 +4634,13 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x16\n" +
 	"\x06pinned\x18\x03 \x01(\x03R\x06pinned\x12\x18\n" +
 	"\aobjects\x18\x04 \x01(\x03R\aobjects\x12\x1b\n" +
-	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\"g\n" +
+	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\"{\n" +
 	"\n" +
 	"PinRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12+\n" +
-	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\r\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x12\n" +
+	"\x04kind\x18\x04 \x01(\tR\x04kind\"\r\n" +
 	"\vPinResponse\"<\n" +
 	"\fUnpinRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +

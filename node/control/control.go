@@ -1,0 +1,135 @@
+// Package control answers people and programs: the control API on the unix socket
+// and on loopback.
+//
+// It shows the site's state and proposes what was asked for; it decides nothing.
+// Every view comes from one immutable state, so its parts agree. A write returns when
+// the log has answered it, and this node's own copy has it.
+package control
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
+	"github.com/forgeyard/forgeyard-node/api/wire"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// Node is what the services need of the node they speak for.
+type Node interface {
+	Site() *site.State
+	Changed() <-chan struct{}
+	Propose(ctx context.Context, by string, body site.Body) (site.Reply, error)
+	Wall() time.Time
+	NewID() string
+
+	Status(ctx context.Context) *forgeyardv1.NodeStatus
+	Doctor(ctx context.Context) *forgeyardv1.DoctorResponse
+	Members() []*forgeyardv1.Member
+	Quorum(ctx context.Context) bool
+	UplinkUsed(ctx context.Context) (used time.Duration, lastError string, lastContact time.Time)
+	Explain(ctx context.Context, id forgeyard.JobID) (held string, all []*forgeyardv1.Job_Candidate, err error)
+	Drain(ctx context.Context, r *forgeyardv1.DrainRequest) (*forgeyardv1.DrainResponse, error)
+	Undrain(ctx context.Context) (*forgeyardv1.ResumeResponse, error)
+	NewToken(ctx context.Context, ttl time.Duration, uses int, mayVote bool) (*forgeyardv1.Token, error)
+	ConnectUplink(ctx context.Context, ticket string) error
+	// Log yields the frames of a job's log after a sequence number; with follow it goes
+	// on until the job has ended and all was sent.
+	Log(ctx context.Context, j forgeyard.JobID, after uint64, follow bool, send func(*forgeyardv1.LogFrame) error) error
+	Console(ctx context.Context, d forgeyard.DeviceID, token uint64, rw ConsoleStream) error
+
+	Store() cas.Store
+	// Bring makes a blob or a whole tree complete in the local store, from peers.
+	Bring(ctx context.Context, ref cas.Ref, tree bool) error
+	Holders(ctx context.Context, d forgeyard.Digest) []string
+	UploadLimit() int64
+}
+
+// ConsoleStream carries bytes of a console in both directions.
+type ConsoleStream interface {
+	Send(data []byte) error
+	Receive() ([]byte, error)
+}
+
+// Handler serves all services.
+func Handler(n Node) http.Handler {
+	mux := http.NewServeMux()
+	opt := connect.WithHandlerOptions(connect.WithInterceptors(wire.Interceptor{}), connect.WithReadMaxBytes(maxMessage))
+	mux.Handle(forgeyardv1connect.NewNodeServiceHandler(nodeService{n}, opt))
+	mux.Handle(forgeyardv1connect.NewSiteServiceHandler(siteService{n}, opt))
+	mux.Handle(forgeyardv1connect.NewJobServiceHandler(jobService{n}, opt))
+	mux.Handle(forgeyardv1connect.NewRunServiceHandler(runService{n}, opt))
+	mux.Handle(forgeyardv1connect.NewContentServiceHandler(contentService{n}, opt))
+	mux.Handle(forgeyardv1connect.NewDeviceServiceHandler(deviceService{n}, opt))
+	mux.Handle(forgeyardv1connect.NewUplinkServiceHandler(uplinkService{n}, opt))
+	return mux
+}
+
+// maxMessage bounds one message of a caller: a chunk of an upload, or a spec.
+const maxMessage = 4 << 20
+
+// person is who asks, for the audit. The unix socket belongs to the node's own
+// account, so whoever may write to it is its operator.
+const person = "operator"
+
+// propose proposes in the caller's name and returns the command's own error.
+func propose(ctx context.Context, n Node, body site.Body) (site.Reply, error) {
+	r, err := n.Propose(ctx, person, body)
+	if err != nil {
+		return r, err
+	}
+	return r, r.Err()
+}
+
+// findJob finds a job by its id, its run's id, or the last letters of either, if
+// they name one alone.
+func findJob(s *site.State, word string) (site.Job, error) {
+	word = strings.ToUpper(strings.TrimSpace(word))
+	if j, ok := s.Jobs.Get(forgeyard.JobID(word)); ok {
+		return j, nil
+	}
+	if r, ok := s.Runs.Get(forgeyard.RunID(word)); ok {
+		j, _ := s.Jobs.Get(r.Job)
+		return j, nil
+	}
+	var found []site.Job
+	if len(word) >= 4 {
+		for id, j := range s.Jobs.All() {
+			if strings.HasSuffix(string(id), word) || strings.HasSuffix(string(j.Run), word) {
+				found = append(found, j)
+			}
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return site.Job{}, forgeyard.Errorf("job", forgeyard.NotFound, "no job or run %q", forgeyard.Clip(word, 40)).WithHint("forgeyard-node job list --all shows them")
+	}
+	return site.Job{}, forgeyard.Errorf("job", forgeyard.Conflict, "%q names %d jobs", word, len(found)).WithHint("give more of its letters")
+}
+
+func findMember(s *site.State, word string) (site.Member, error) {
+	for id, m := range s.Members.All() {
+		if string(id) == word || (m.Name == word && !m.Removed) {
+			return m, nil
+		}
+	}
+	return site.Member{}, forgeyard.Errorf("member", forgeyard.NotFound, "no member %q", forgeyard.Clip(word, 60)).WithHint("forgeyard-node site members shows them")
+}
+
+func checkStatus(word string) error {
+	switch job.Status(word) {
+	case "", job.Queued, job.Leased, job.Running, job.Suspended, job.Unknown, job.Done, job.Failed, job.Cancelled:
+		return nil
+	}
+	return forgeyard.Errorf("list", forgeyard.Invalid, "status %q is not one of queued, leased, running, suspended, unknown, done, failed, cancelled", forgeyard.Clip(word, 40))
+}

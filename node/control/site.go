@@ -1,0 +1,354 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
+)
+
+type nodeService struct{ n Node }
+
+func (s nodeService) Status(ctx context.Context, _ *connect.Request[forgeyardv1.NodeStatusRequest]) (*connect.Response[forgeyardv1.NodeStatus], error) {
+	return connect.NewResponse(s.n.Status(ctx)), nil
+}
+
+func (s nodeService) Doctor(ctx context.Context, _ *connect.Request[forgeyardv1.DoctorRequest]) (*connect.Response[forgeyardv1.DoctorResponse], error) {
+	return connect.NewResponse(s.n.Doctor(ctx)), nil
+}
+
+func (s nodeService) Drain(ctx context.Context, r *connect.Request[forgeyardv1.DrainRequest]) (*connect.Response[forgeyardv1.DrainResponse], error) {
+	out, err := s.n.Drain(ctx, r.Msg)
+	return respond(out, err)
+}
+
+func (s nodeService) Resume(ctx context.Context, _ *connect.Request[forgeyardv1.ResumeRequest]) (*connect.Response[forgeyardv1.ResumeResponse], error) {
+	out, err := s.n.Undrain(ctx)
+	return respond(out, err)
+}
+
+func respond[T any](m *T, err error) (*connect.Response[T], error) {
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(m), nil
+}
+
+type siteService struct{ n Node }
+
+func (s siteService) Status(ctx context.Context, _ *connect.Request[forgeyardv1.SiteStatusRequest]) (*connect.Response[forgeyardv1.SiteStatus], error) {
+	quorum := s.n.Quorum(ctx)
+	used, _, _ := s.n.UplinkUsed(ctx)
+	st := s.n.Site()
+	now := s.n.Wall()
+	v := &forgeyardv1.SiteStatus{
+		Site:         &forgeyardv1.SiteStatus_SiteRef{Id: string(st.Site), Name: st.Name, Incarnation: st.Incarnation},
+		Leader:       &forgeyardv1.SiteStatus_LeaderRef{},
+		Quorum:       quorum,
+		Members:      s.n.Members(),
+		Connectivity: Connectivity(st, used, now),
+		Outbox:       Outbox(st),
+		Jobs:         countJobs(st),
+		Devices:      countDevices(st),
+		AsOf:         timestamppb.New(now),
+		AppliedIndex: st.Index,
+	}
+	for _, m := range v.Members {
+		if m.Voter {
+			v.Voters = append(v.Voters, m.RunnerId)
+		}
+		if m.Leader {
+			v.Leader = &forgeyardv1.SiteStatus_LeaderRef{RunnerId: m.RunnerId, Name: m.Name}
+		}
+	}
+	return connect.NewResponse(v), nil
+}
+
+func countJobs(s *site.State) *forgeyardv1.SiteStatus_JobCounts {
+	c := &forgeyardv1.SiteStatus_JobCounts{Ended: int64(s.Ended.Len())}
+	for id := range s.Open.All() {
+		j, _ := s.Jobs.Get(id)
+		switch j.Status {
+		case job.Queued:
+			c.Queued++
+		case job.Leased, job.Running:
+			c.Running++
+		case job.Suspended:
+			c.Suspended++
+		case job.Unknown:
+			c.Unknown++
+		}
+	}
+	return c
+}
+
+func countDevices(s *site.State) *forgeyardv1.SiteStatus_DeviceCounts {
+	c := &forgeyardv1.SiteStatus_DeviceCounts{}
+	for _, d := range s.Devices.All() {
+		switch {
+		case d.Use == devices.Leased || d.Use == devices.Preparing:
+			c.Leased++
+		case d.Quarantine != nil:
+			c.Quarantined++
+		case d.Grantable() == "":
+			c.Available++
+		default:
+			c.Other++
+		}
+	}
+	return c
+}
+
+func (s siteService) Members(context.Context, *connect.Request[forgeyardv1.MembersRequest]) (*connect.Response[forgeyardv1.MembersResponse], error) {
+	return connect.NewResponse(&forgeyardv1.MembersResponse{Members: s.n.Members()}), nil
+}
+
+func (s siteService) Events(ctx context.Context, r *connect.Request[forgeyardv1.SiteEventsRequest], out *connect.ServerStream[forgeyardv1.SiteEvent]) error {
+	after := r.Msg.After
+	for {
+		changed := s.n.Changed()
+		st := s.n.Site()
+		for _, e := range st.History {
+			if e.Index <= after {
+				continue
+			}
+			if err := out.Send(&forgeyardv1.SiteEvent{Index: e.Index, At: stamp(e.At), Kind: e.Kind, Text: e.Text}); err != nil {
+				return err
+			}
+		}
+		after = max(after, st.Index)
+		if !r.Msg.Follow {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// Bounds of a join token's life.
+const (
+	defaultTokenTTL = time.Hour
+	maxTokenTTL     = 30 * 24 * time.Hour
+)
+
+func (s siteService) CreateToken(ctx context.Context, r *connect.Request[forgeyardv1.CreateTokenRequest]) (*connect.Response[forgeyardv1.Token], error) {
+	ttl := r.Msg.Ttl.AsDuration()
+	if ttl == 0 {
+		ttl = defaultTokenTTL
+	}
+	if ttl <= 0 || ttl > maxTokenTTL {
+		return nil, forgeyard.Errorf("token create", forgeyard.Invalid, "ttl %s is not in (0, %s]", ttl, maxTokenTTL)
+	}
+	role := r.Msg.Role
+	if role != "" && role != "voter" && role != "runner" {
+		return nil, forgeyard.Errorf("token create", forgeyard.Invalid, "role %q is not voter or runner", forgeyard.Clip(role, 40))
+	}
+	t, err := s.n.NewToken(ctx, ttl, max(1, int(r.Msg.Uses)), role != "runner")
+	return respond(t, err)
+}
+
+func (s siteService) ListTokens(context.Context, *connect.Request[forgeyardv1.ListTokensRequest]) (*connect.Response[forgeyardv1.ListTokensResponse], error) {
+	out := &forgeyardv1.ListTokensResponse{}
+	for _, t := range s.n.Site().Tokens.All() {
+		out.Tokens = append(out.Tokens, Token(t))
+	}
+	return connect.NewResponse(out), nil
+}
+
+// Token shows a token without its secret, which nobody has any more.
+func Token(t site.Token) *forgeyardv1.Token {
+	role := "runner"
+	if t.MayVote {
+		role = "voter"
+	}
+	return &forgeyardv1.Token{TokenId: string(t.ID), Expires: stamp(t.Expires), UsesLeft: int32(t.Uses), Role: role, By: t.By, Revoked: t.Revoked}
+}
+
+func (s siteService) RevokeToken(ctx context.Context, r *connect.Request[forgeyardv1.RevokeTokenRequest]) (*connect.Response[forgeyardv1.RevokeTokenResponse], error) {
+	_, err := propose(ctx, s.n, site.TokenRevoke{Token: forgeyard.TokenID(r.Msg.TokenId)})
+	return respond(&forgeyardv1.RevokeTokenResponse{}, err)
+}
+
+func (s siteService) GetConfig(context.Context, *connect.Request[forgeyardv1.GetConfigRequest]) (*connect.Response[forgeyardv1.GetConfigResponse], error) {
+	out := &forgeyardv1.GetConfigResponse{}
+	cfg := s.n.Site().Config
+	for _, k := range sitecfg.SiteKeys() {
+		v, err := cfg.Get(k)
+		if err != nil {
+			return nil, err
+		}
+		out.Settings = append(out.Settings, &forgeyardv1.Setting{Key: k, Value: v, Source: "site"})
+	}
+	return connect.NewResponse(out), nil
+}
+
+func (s siteService) SetConfig(ctx context.Context, r *connect.Request[forgeyardv1.SetConfigRequest]) (*connect.Response[forgeyardv1.SetConfigResponse], error) {
+	next, err := s.n.Site().Config.Set(r.Msg.Key, r.Msg.Value)
+	if err != nil {
+		return nil, err
+	}
+	_, err = propose(ctx, s.n, site.ConfigSet{Config: next})
+	return respond(&forgeyardv1.SetConfigResponse{}, err)
+}
+
+func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyardv1.SetMemberRequest]) (*connect.Response[forgeyardv1.SetMemberResponse], error) {
+	m, err := findMember(s.n.Site(), r.Msg.Member)
+	if err != nil {
+		return nil, err
+	}
+	yes, no := true, false
+	b := site.MemberSet{Runner: m.Runner}
+	switch r.Msg.Action {
+	case "drain":
+		b.Draining = &yes
+	case "resume":
+		b.Draining = &no
+	case "disable":
+		b.Disabled = &yes
+	case "enable":
+		b.Disabled = &no
+	case "remove":
+		b.Removed = &yes
+	default:
+		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable or remove", forgeyard.Clip(r.Msg.Action, 40))
+	}
+	if _, err := propose(ctx, s.n, b); err != nil {
+		return nil, err
+	}
+	for _, v := range s.n.Members() {
+		if v.RunnerId == string(m.Runner) {
+			return connect.NewResponse(&forgeyardv1.SetMemberResponse{Member: v}), nil
+		}
+	}
+	return connect.NewResponse(&forgeyardv1.SetMemberResponse{}), nil
+}
+
+type uplinkService struct{ n Node }
+
+func (s uplinkService) view(ctx context.Context) *forgeyardv1.UplinkStatus {
+	used, lastError, lastContact := s.n.UplinkUsed(ctx)
+	st, now := s.n.Site(), s.n.Wall()
+	v := &forgeyardv1.UplinkStatus{
+		Connectivity: Connectivity(st, used, now), Outbox: Outbox(st), CentralPeer: st.Central.Peer, Cursor: st.Cursor, LastError: lastError, AsOf: timestamppb.New(now),
+	}
+	if !lastContact.IsZero() {
+		v.LastContact = timestamppb.New(lastContact)
+	}
+	return v
+}
+
+func (s uplinkService) Status(ctx context.Context, _ *connect.Request[forgeyardv1.UplinkStatusRequest]) (*connect.Response[forgeyardv1.UplinkStatus], error) {
+	return connect.NewResponse(s.view(ctx)), nil
+}
+
+func (s uplinkService) Connect(ctx context.Context, r *connect.Request[forgeyardv1.UplinkConnectRequest]) (*connect.Response[forgeyardv1.UplinkStatus], error) {
+	if err := s.n.ConnectUplink(ctx, r.Msg.Ticket); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(s.view(ctx)), nil
+}
+
+func (s uplinkService) Disconnect(ctx context.Context, _ *connect.Request[forgeyardv1.UplinkDisconnectRequest]) (*connect.Response[forgeyardv1.UplinkStatus], error) {
+	if _, err := propose(ctx, s.n, site.UplinkConnect{Off: true}); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(s.view(ctx)), nil
+}
+
+func (s uplinkService) Drill(ctx context.Context, r *connect.Request[forgeyardv1.UplinkDrillRequest]) (*connect.Response[forgeyardv1.UplinkStatus], error) {
+	if _, err := propose(ctx, s.n, site.Drill{Cut: r.Msg.Cut}); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(s.view(ctx)), nil
+}
+
+type deviceService struct{ n Node }
+
+func (s deviceService) List(context.Context, *connect.Request[forgeyardv1.ListDevicesRequest]) (*connect.Response[forgeyardv1.ListDevicesResponse], error) {
+	st := s.n.Site()
+	out := &forgeyardv1.ListDevicesResponse{}
+	for _, d := range st.Devices.All() {
+		out.Devices = append(out.Devices, Device(st, d, s.n.Wall()))
+	}
+	return connect.NewResponse(out), nil
+}
+
+// defaultDeviceTTL is how long a person's lease lasts that asks for no length.
+const defaultDeviceTTL = 30 * time.Minute
+
+func (s deviceService) Lease(ctx context.Context, r *connect.Request[forgeyardv1.LeaseDeviceRequest]) (*connect.Response[forgeyardv1.LeaseDeviceResponse], error) {
+	ttl := r.Msg.Ttl.AsDuration()
+	if ttl == 0 {
+		ttl = defaultDeviceTTL
+	}
+	key := r.Msg.RequestId
+	if key == "" {
+		key = s.n.NewID()
+	}
+	holder := r.Msg.Holder
+	if holder == "" {
+		holder = person
+	}
+	reply, err := propose(ctx, s.n, site.DeviceLease{
+		Device: forgeyard.DeviceID(r.Msg.DeviceId), Kind: r.Msg.Kind, Labels: r.Msg.Labels, Holder: holder, TTL: int64(ttl), Key: forgeyard.MessageID(key),
+	})
+	if err != nil {
+		return nil, err
+	}
+	l, err := site.Value[site.DeviceLeased](reply)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&forgeyardv1.LeaseDeviceResponse{LeaseId: string(l.Lease), Token: l.Token, DeviceId: string(l.Device), Host: memberName(s.n.Site(), l.Host)}), nil
+}
+
+func (s deviceService) Release(ctx context.Context, r *connect.Request[forgeyardv1.ReleaseDeviceRequest]) (*connect.Response[forgeyardv1.ReleaseDeviceResponse], error) {
+	_, err := propose(ctx, s.n, site.DeviceRelease{Lease: forgeyard.DeviceLeaseID(r.Msg.LeaseId), Force: r.Msg.Force})
+	return respond(&forgeyardv1.ReleaseDeviceResponse{}, err)
+}
+
+func (s deviceService) SetHealth(ctx context.Context, r *connect.Request[forgeyardv1.SetDeviceHealthRequest]) (*connect.Response[forgeyardv1.SetDeviceHealthResponse], error) {
+	if r.Msg.Action != "quarantine" && r.Msg.Action != "clear" {
+		return nil, forgeyard.Errorf("device", forgeyard.Invalid, "action %q is not quarantine or clear", forgeyard.Clip(r.Msg.Action, 40))
+	}
+	_, err := propose(ctx, s.n, site.DeviceHealth{Device: forgeyard.DeviceID(r.Msg.DeviceId), Action: r.Msg.Action, Reason: r.Msg.Reason})
+	return respond(&forgeyardv1.SetDeviceHealthResponse{}, err)
+}
+
+func (s deviceService) Console(ctx context.Context, st *connect.BidiStream[forgeyardv1.ConsoleData, forgeyardv1.ConsoleData]) error {
+	first, err := st.Receive()
+	if err != nil {
+		return err
+	}
+	for _, d := range s.n.Site().Devices.All() {
+		if d.Lease != nil && string(d.Lease.ID) == first.LeaseId {
+			return s.n.Console(ctx, d.ID, d.Lease.Token, consoleStream{st})
+		}
+	}
+	return forgeyard.Errorf("device connect", forgeyard.NotFound, "no live device lease %q", forgeyard.Clip(first.LeaseId, 40)).WithHint("forgeyard-node device list")
+}
+
+type consoleStream struct {
+	s *connect.BidiStream[forgeyardv1.ConsoleData, forgeyardv1.ConsoleData]
+}
+
+func (c consoleStream) Send(b []byte) error { return c.s.Send(&forgeyardv1.ConsoleData{Data: b}) }
+
+func (c consoleStream) Receive() ([]byte, error) {
+	m, err := c.s.Receive()
+	if err != nil {
+		return nil, err
+	}
+	return m.Data, nil
+}

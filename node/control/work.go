@@ -1,0 +1,423 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+type jobService struct{ n Node }
+
+func (s jobService) Submit(ctx context.Context, r *connect.Request[forgeyardv1.SubmitRequest]) (*connect.Response[forgeyardv1.SubmitResponse], error) {
+	spec, err := job.DecodeSpec(r.Msg.Spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	reply, err := propose(ctx, s.n, site.Submit{
+		Kind: job.RunKind(r.Msg.Kind), Title: r.Msg.Title, Key: r.Msg.IdempotencyKey, Spec: r.Msg.Spec, SpecID: cas.Sum(r.Msg.Spec),
+	})
+	if err != nil {
+		return nil, err
+	}
+	out, err := site.Value[site.Submitted](reply)
+	if err == nil {
+		err = s.keepInputs(ctx, out.Job, spec, r.Msg.Hold)
+	}
+	return respond(&forgeyardv1.SubmitResponse{RunId: string(out.Run), JobIds: []string{string(out.Job)}, Existed: out.Existed}, err)
+}
+
+// keepInputs pins the inputs that are here for as long as the job is open, and ends
+// the hold under which they were put.
+func (s jobService) keepInputs(ctx context.Context, id forgeyard.JobID, spec job.Spec, hold string) error {
+	p := InputPin(id, spec)
+	if len(p.Roots)+len(p.Trees) > 0 {
+		if err := s.n.Store().Pin(ctx, p); err != nil {
+			return err
+		}
+	}
+	if hold == "" {
+		return nil
+	}
+	return s.n.Store().Unpin(ctx, hold)
+}
+
+// InputPin keeps the inputs of a job.
+func InputPin(id forgeyard.JobID, spec job.Spec) cas.Pin {
+	p := cas.Pin{Owner: "job/" + string(id) + "/inputs"}
+	for _, in := range spec.Inputs {
+		if in.Tree {
+			p.Trees = append(p.Trees, in.Digest)
+		} else {
+			p.Roots = append(p.Roots, in.Digest)
+		}
+	}
+	return p
+}
+
+func (s jobService) List(_ context.Context, r *connect.Request[forgeyardv1.ListJobsRequest]) (*connect.Response[forgeyardv1.ListJobsResponse], error) {
+	if err := checkStatus(r.Msg.Status); err != nil {
+		return nil, err
+	}
+	st := s.n.Site()
+	out := &forgeyardv1.ListJobsResponse{}
+	for _, j := range st.Jobs.All() {
+		if r.Msg.Status != "" && string(j.Status) != r.Msg.Status {
+			continue
+		}
+		if r.Msg.Status == "" && !r.Msg.All && j.Status.Terminal() {
+			continue
+		}
+		out.Jobs = append(out.Jobs, Job(st, j, false))
+	}
+	return connect.NewResponse(out), nil
+}
+
+func (s jobService) Show(ctx context.Context, r *connect.Request[forgeyardv1.ShowJobRequest]) (*connect.Response[forgeyardv1.Job], error) {
+	st := s.n.Site()
+	j, err := findJob(st, r.Msg.JobId)
+	if err != nil {
+		return nil, err
+	}
+	v := Job(st, j, true)
+	if !j.Status.Terminal() && !j.Lease.Live() {
+		if held, all, err := s.n.Explain(ctx, j.ID); err == nil {
+			v.HeldBack, v.Candidates = held, all
+		} else {
+			v.HeldBack = "the leader cannot be asked: " + err.Error()
+		}
+	}
+	return connect.NewResponse(v), nil
+}
+
+func (s jobService) Cancel(ctx context.Context, r *connect.Request[forgeyardv1.CancelJobRequest]) (*connect.Response[forgeyardv1.CancelResponse], error) {
+	j, err := findJob(s.n.Site(), r.Msg.JobId)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := propose(ctx, s.n, site.Cancel{Job: j.ID, Force: r.Msg.Force})
+	if err != nil {
+		return nil, err
+	}
+	out, err := site.Value[site.Cancelling](reply)
+	return respond(&forgeyardv1.CancelResponse{Changed: out.Changed, Status: string(out.Status)}, err)
+}
+
+func (s jobService) Log(ctx context.Context, r *connect.Request[forgeyardv1.LogRequest], out *connect.ServerStream[forgeyardv1.LogFrame]) error {
+	switch r.Msg.Stream {
+	case "", "stdout", "stderr", "agent", "structured":
+	default:
+		return forgeyard.Errorf("log", forgeyard.Invalid, "stream %q is not stdout, stderr, agent or structured", forgeyard.Clip(r.Msg.Stream, 40))
+	}
+	j, err := findJob(s.n.Site(), r.Msg.JobId)
+	if err != nil {
+		return err
+	}
+	return s.n.Log(ctx, j.ID, r.Msg.After, r.Msg.Follow, func(f *forgeyardv1.LogFrame) error {
+		if r.Msg.Stream != "" && f.Stream != r.Msg.Stream {
+			return nil
+		}
+		return out.Send(f)
+	})
+}
+
+type runService struct{ n Node }
+
+func (s runService) List(_ context.Context, r *connect.Request[forgeyardv1.ListRunsRequest]) (*connect.Response[forgeyardv1.ListRunsResponse], error) {
+	if err := checkStatus(r.Msg.Status); err != nil {
+		return nil, err
+	}
+	st := s.n.Site()
+	out := &forgeyardv1.ListRunsResponse{}
+	for _, v := range st.Runs.All() {
+		if (r.Msg.Kind == "" || string(v.Kind) == r.Msg.Kind) && (r.Msg.Status == "" || string(v.Status) == r.Msg.Status) {
+			out.Runs = append(out.Runs, Run(st, v))
+		}
+	}
+	return connect.NewResponse(out), nil
+}
+
+func (s runService) find(word string) (site.Run, error) {
+	st := s.n.Site()
+	j, err := findJob(st, word)
+	if err != nil {
+		return site.Run{}, err
+	}
+	r, _ := st.Runs.Get(j.Run)
+	return r, nil
+}
+
+func (s runService) Show(_ context.Context, r *connect.Request[forgeyardv1.ShowRunRequest]) (*connect.Response[forgeyardv1.Run], error) {
+	v, err := s.find(r.Msg.RunId)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(Run(s.n.Site(), v)), nil
+}
+
+// Attach streams the ordered events until the run is terminal: numbers have no gap
+// and never repeat, and the terminal event is the last (RSE).
+func (s runService) Attach(ctx context.Context, r *connect.Request[forgeyardv1.AttachRequest], out *connect.ServerStream[forgeyardv1.RunEvent]) error {
+	run, err := s.find(r.Msg.RunId)
+	if err != nil {
+		return err
+	}
+	after := r.Msg.After
+	for {
+		changed := s.n.Changed()
+		st := s.n.Site()
+		now, ok := st.Runs.Get(run.ID)
+		for _, e := range st.RunEvents(run.ID, after) {
+			if err := out.Send(Event(run.ID, e)); err != nil {
+				return err
+			}
+			after = e.Seq
+		}
+		if !ok || now.Status.Terminal() || r.Msg.Snapshot {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+type contentService struct{ n Node }
+
+// putReader reads the chunks of an upload.
+type putReader struct {
+	s   *connect.ClientStream[forgeyardv1.PutRequest]
+	buf []byte
+}
+
+func (p *putReader) Read(b []byte) (int, error) {
+	for len(p.buf) == 0 {
+		if !p.s.Receive() {
+			if err := p.s.Err(); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
+		}
+		p.buf = p.s.Msg().Data
+	}
+	n := copy(b, p.buf)
+	p.buf = p.buf[n:]
+	return n, nil
+}
+
+func (s contentService) Put(ctx context.Context, st *connect.ClientStream[forgeyardv1.PutRequest]) (*connect.Response[forgeyardv1.PutResponse], error) {
+	if !st.Receive() {
+		return nil, errors.Join(forgeyard.Errorf("cas put", forgeyard.Invalid, "nothing was sent"), st.Err())
+	}
+	first := st.Msg()
+	o := cas.PutOptions{Size: first.Size, Owner: first.Hold}
+	if first.Expect != "" {
+		d, err := forgeyard.ParseDigest(first.Expect)
+		if err != nil {
+			return nil, err
+		}
+		o.Expect = d
+	}
+	limit := s.n.UploadLimit()
+	if limit > 0 && first.Size > limit {
+		return nil, tooLarge(first.Size, limit)
+	}
+	r := &limited{r: &putReader{s: st, buf: first.Data}, left: limit, limit: limit}
+	ref, err := put(ctx, s.n.Store(), r, o, first.Kind)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&forgeyardv1.PutResponse{Digest: ref.Digest.String(), Size: ref.Size, Manifest: ref.Manifest.String()}), nil
+}
+
+func tooLarge(size, limit int64) error {
+	return forgeyard.Errorf("cas put", forgeyard.Limit, "%d bytes are over this site's bound of %d for one object", size, limit).WithHint("raise it with: forgeyard-node site config set upload.limit SIZE")
+}
+
+// put stores a blob, or a tree, whose bytes must be a canonical one.
+func put(ctx context.Context, store cas.Store, r io.Reader, o cas.PutOptions, kind string) (cas.Ref, error) {
+	switch kind {
+	case "", "blob":
+		return store.Put(ctx, r, o)
+	case "tree":
+		return putTree(ctx, store, r, o)
+	}
+	return cas.Ref{}, forgeyard.Errorf("cas put", forgeyard.Invalid, "kind %q is not blob or tree", forgeyard.Clip(kind, 40))
+}
+
+// putTree stores the object of a directory: it must decode as one, so that nothing
+// that is named as a tree can be anything else.
+func putTree(ctx context.Context, store cas.Store, r io.Reader, o cas.PutOptions) (cas.Ref, error) {
+	b, err := io.ReadAll(io.LimitReader(r, cas.MaxTreeBytes+1))
+	if err != nil {
+		return cas.Ref{}, err
+	}
+	if _, err := cas.DecodeTree(b); err != nil {
+		return cas.Ref{}, err
+	}
+	return store.Put(ctx, bytes.NewReader(b), o)
+}
+
+// limited ends an upload that is larger than it may be, however large it said it was.
+type limited struct {
+	r           io.Reader
+	left, limit int64
+}
+
+func (l *limited) Read(b []byte) (int, error) {
+	n, err := l.r.Read(b)
+	l.left -= int64(n)
+	if l.limit > 0 && l.left < 0 {
+		return 0, tooLarge(l.limit-l.left, l.limit)
+	}
+	return n, err
+}
+
+// chunk is how much of an object goes into one message.
+const chunk = 256 << 10
+
+func (s contentService) Get(ctx context.Context, r *connect.Request[forgeyardv1.GetRequest], out *connect.ServerStream[forgeyardv1.GetResponse]) error {
+	ref, err := parseRef(r.Msg)
+	if err != nil {
+		return err
+	}
+	if !s.n.Store().Has(ctx, ref.Digest) {
+		if r.Msg.Local {
+			return forgeyard.Errorf("cas get", forgeyard.NotFound, "%s is not in this node's store", ref.Digest.Short())
+		}
+		if err := s.n.Bring(ctx, ref, r.Msg.Kind == "tree"); err != nil {
+			return err
+		}
+	}
+	o, err := s.n.Store().Open(ctx, ref.Digest)
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	buf := make([]byte, chunk)
+	for first := true; ; first = false {
+		n, err := io.ReadFull(o, buf)
+		if n > 0 || first {
+			if serr := out.Send(&forgeyardv1.GetResponse{Data: buf[:n], Size: o.Ref().Size}); serr != nil {
+				return serr
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func parseRef(r *forgeyardv1.GetRequest) (cas.Ref, error) {
+	d, err := forgeyard.ParseDigest(r.Digest)
+	if err != nil {
+		return cas.Ref{}, err
+	}
+	ref := cas.Ref{Digest: d, Size: r.Size}
+	if r.Manifest != "" {
+		if ref.Manifest, err = forgeyard.ParseDigest(r.Manifest); err != nil {
+			return cas.Ref{}, err
+		}
+	}
+	return ref, nil
+}
+
+func (s contentService) Stat(ctx context.Context, r *connect.Request[forgeyardv1.StatRequest]) (*connect.Response[forgeyardv1.ObjectInfo], error) {
+	d, err := forgeyard.ParseDigest(r.Msg.Digest)
+	if err != nil {
+		return nil, err
+	}
+	v := &forgeyardv1.ObjectInfo{Digest: d.String(), Holders: s.n.Holders(ctx, d)}
+	i, err := s.n.Store().Stat(ctx, d)
+	switch {
+	case err == nil:
+		v.Size, v.Complete, v.Have, v.Stored = i.Ref.Size, i.Complete, i.Have, timestamppb.New(i.Stored)
+		v.Manifest = i.Ref.Manifest.String()
+		v.Pins = pinInfos(i.Pinned)
+	case forgeyard.KindOf(err) == forgeyard.NotFound && len(v.Holders) > 0:
+	default:
+		return nil, err
+	}
+	return connect.NewResponse(v), nil
+}
+
+func pinInfos(pins []cas.Pin) []*forgeyardv1.PinInfo {
+	var out []*forgeyardv1.PinInfo
+	for _, p := range pins {
+		i := &forgeyardv1.PinInfo{Owner: p.Owner}
+		if !p.Expires.IsZero() {
+			i.Expires = timestamppb.New(p.Expires)
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
+// pinOwner is who keeps what a person pinned: each object has a pin of its own, so
+// that they end one by one.
+func pinOwner(owner string, d forgeyard.Digest) string {
+	if owner == "" {
+		owner = person
+	}
+	return "person/" + owner + "/" + d.String()
+}
+
+func (s contentService) Pin(ctx context.Context, r *connect.Request[forgeyardv1.PinRequest]) (*connect.Response[forgeyardv1.PinResponse], error) {
+	d, err := forgeyard.ParseDigest(r.Msg.Digest)
+	if err != nil {
+		return nil, err
+	}
+	p := cas.Pin{Owner: pinOwner(r.Msg.Owner, d)}
+	switch r.Msg.Kind {
+	case "", "blob":
+		p.Roots = []forgeyard.Digest{d}
+	case "tree":
+		p.Trees = []forgeyard.Digest{d}
+	default:
+		return nil, forgeyard.Errorf("cas pin", forgeyard.Invalid, "kind %q is not blob or tree", forgeyard.Clip(r.Msg.Kind, 40))
+	}
+	if t := r.Msg.Ttl.AsDuration(); t > 0 {
+		p.Expires = s.n.Wall().Add(t)
+	}
+	if !s.n.Store().Has(ctx, d) {
+		if err := s.n.Bring(ctx, cas.Ref{Digest: d}, r.Msg.Kind == "tree"); err != nil {
+			return nil, err
+		}
+	}
+	return respond(&forgeyardv1.PinResponse{}, s.n.Store().Pin(ctx, p))
+}
+
+func (s contentService) Unpin(ctx context.Context, r *connect.Request[forgeyardv1.UnpinRequest]) (*connect.Response[forgeyardv1.UnpinResponse], error) {
+	d, err := forgeyard.ParseDigest(r.Msg.Digest)
+	if err != nil {
+		return nil, err
+	}
+	return respond(&forgeyardv1.UnpinResponse{}, s.n.Store().Unpin(ctx, pinOwner(r.Msg.Owner, d)))
+}
+
+func (s contentService) Usage(ctx context.Context, _ *connect.Request[forgeyardv1.UsageRequest]) (*connect.Response[forgeyardv1.UsageResponse], error) {
+	u, err := s.n.Store().Usage(ctx)
+	return respond(&forgeyardv1.UsageResponse{Bytes: u.Bytes, Limit: u.Limit, Pinned: u.Pinned, Objects: u.Objects, DiskFree: u.DiskFree}, err)
+}
+
+func (s contentService) GC(ctx context.Context, r *connect.Request[forgeyardv1.GCRequest]) (*connect.Response[forgeyardv1.GCResponse], error) {
+	g, err := s.n.Store().GC(ctx, r.Msg.DryRun)
+	return respond(&forgeyardv1.GCResponse{Examined: g.Examined, Removed: g.Removed, Freed: g.Freed, Kept: g.Kept}, err)
+}
