@@ -56,7 +56,9 @@ func IngestSealed(ctx context.Context, store cas.Store, dir string, e Expect) (I
 // IngestExit takes the contract's files from the build directory after the workload
 // exited with its checkpoint code. The caller has confirmed that its whole process tree
 // is dead: that is what makes this the strongest consistency. Errors are as those of
-// IngestSealed. The slot is the one after LastSeq.
+// IngestSealed. The slot is the one after LastSeq. A contract without files is refused:
+// such a program seals directories, and its exit only asks to be started again from the
+// last one.
 func IngestExit(ctx context.Context, store cas.Store, buildDir string, e Expect) (Ingested, error) {
 	if !e.Contract.Resumable() || len(e.Contract.Files) == 0 {
 		return Ingested{}, checkpoint.Finding{Verdict: checkpoint.Incompatible, Code: checkpoint.CodeMode, Detail: "the job declares no checkpoint files"}.Err("ingest")
