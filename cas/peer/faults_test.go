@@ -158,18 +158,21 @@ func TestSilentPeerNeverHangs(t *testing.T) {
 	}
 }
 
-// All that a silent peer owes is taken over by the one that has time.
+// All that a silent peer owes is taken over by the one that has time, long before
+// the silent one is given up.
 func TestHedgeTakesOverFromASilentPeer(t *testing.T) {
-	silent, good, c := mute(t, false), newNode(t), newNode(t)
+	silent, good := mute(t, false), newNode(t)
+	c := newNode(t, func(c *Config) { c.WantTimeout = 8 * time.Second })
 	c.dial(t, silent, good.host)
 	data := noise(1, 40<<20)
 	ref := good.store.put(t, data)
-	within(t, 3*time.Second, "taking over", func() {
-		if err := c.Fetch(t.Context(), ref, []string{silent.ID().String(), good.name()}); err != nil {
-			t.Fatal(err)
-		}
-	})
+	if err := c.Fetch(t.Context(), ref, []string{silent.ID().String(), good.name()}); err != nil {
+		t.Fatal(err)
+	}
 	c.holds(t, ref, data)
+	if st := c.Stats(); st.Hedged == 0 || st.SilentPeers != 0 {
+		t.Fatalf("%+v", st)
+	}
 }
 
 // A peer whose machine is gone refuses the dial: half a second is not reached.

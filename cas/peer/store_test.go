@@ -239,7 +239,7 @@ func (s *memStore) owners() (out []string) {
 }
 
 // put stores bytes and names them.
-func (s *memStore) put(t *testing.T, b []byte) cas.Ref {
+func (s *memStore) put(t testing.TB, b []byte) cas.Ref {
 	t.Helper()
 	ref, err := s.Put(t.Context(), bytes.NewReader(b), cas.PutOptions{})
 	if err != nil {
@@ -249,7 +249,7 @@ func (s *memStore) put(t *testing.T, b []byte) cas.Ref {
 }
 
 // tree stores a directory.
-func (s *memStore) tree(t *testing.T, entries ...cas.Entry) (cas.Ref, cas.Entry) {
+func (s *memStore) tree(t testing.TB, entries ...cas.Entry) (cas.Ref, cas.Entry) {
 	t.Helper()
 	tr := cas.Tree{Entries: entries}
 	tr.Sort()

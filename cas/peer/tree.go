@@ -182,11 +182,12 @@ func (w *walk) bring(refs []cas.Ref) error {
 	g.SetLimit(largeAtOnce)
 	for _, r := range large {
 		g.Go(func() error {
-			err := w.s.blob(r)
-			if err == nil {
-				w.arrived(r.Size)
+			if err := w.s.blob(r); err != nil {
+				w.s.cancel() // what the others verified stays
+				return err
 			}
-			return err
+			w.arrived(r.Size)
+			return nil
 		})
 	}
 	return g.Wait()
