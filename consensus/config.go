@@ -122,10 +122,11 @@ type Config struct {
 	TrailingLogs uint64
 	// RetainSnapshots is how many snapshots stay on disk. Default 2.
 	RetainSnapshots int
-	// TermOf asks the node at addr for its Group.Term over the mesh. Nil: each
-	// Confirm costs a log entry.
+	// TermOf asks the node at addr for its Group.Term over the mesh. It must
+	// return when ctx ends, and never answer from a cache. Nil: each Confirm
+	// costs a log entry.
 	TermOf func(ctx context.Context, addr string) (term uint64, err error)
-	// HashOf asks the node at addr for its Group.HashAt. Nil: a leader that
+	// HashOf asks the node at addr for its Group.HashAt. As TermOf. Nil: a leader that
 	// differs from its followers is believed.
 	HashOf func(ctx context.Context, addr string, index uint64) ([32]byte, error)
 	// OnEvent is called from one goroutine; while it blocks, events queue and

@@ -1,0 +1,104 @@
+package consensus
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+)
+
+// A real full disk: nothing acknowledged is lost, and the node goes on when
+// there is room. The same with a store double is in guards_test.go.
+func TestFullDiskForReal(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=12m"); err != nil {
+		t.Skipf("a small tmpfs cannot be mounted here: %v", err)
+	}
+	defer syscall.Unmount(dir, syscall.MNT_DETACH)
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 8<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan Event, maxEvents)
+	tn := newTown(t, 1, nil, func(_ int, c *Config) {
+		c.Dir = filepath.Join(dir, "raft")
+		c.Clock = clock.System()
+		c.OnEvent = func(e Event) { events <- e }
+	})
+	await := func(k EventKind) {
+		t.Helper()
+		late := time.After(time.Minute)
+		for {
+			select {
+			case e := <-events:
+				if e.Kind == k {
+					return
+				}
+			case <-late:
+				t.Fatalf("no %v within a minute", k)
+			}
+		}
+	}
+	r := tn.nodes[0]
+	r.open()
+	if err := r.g.Bootstrap(bg); err != nil {
+		t.Fatal(err)
+	}
+	await(LeadershipGained)
+	junk := make([]byte, 100<<10)
+	var kept []string
+	for i := 0; ; i++ {
+		rand.Read(junk)
+		name := fmt.Sprint("command ", i, " ")
+		_, err := r.g.Propose(bg, append([]byte(name), junk...))
+		if err != nil {
+			if !isNoSpace(err) || forgeyard.KindOf(err) != forgeyard.Unknown {
+				t.Fatalf("%v", err)
+			}
+			break
+		}
+		kept = append(kept, name)
+		if i > 1000 {
+			t.Fatal("the disk does not fill")
+		}
+	}
+	await(DiskFull)
+	await(RestartFailed)
+	if _, err := r.g.Propose(bg, nil); forgeyard.KindOf(err) != forgeyard.NoSpace {
+		t.Errorf("%v", err)
+	}
+	holdsAll(t, r.fsm, kept)
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	await(Restarted)
+	await(LeadershipGained)
+	tn.put(r, "after")
+	r.close()
+	r.open()
+	await(LeadershipGained)
+	holdsAll(t, r.fsm, append(kept, "after"))
+	tn.stop()
+}
+
+func holdsAll(t *testing.T, n *notebook, names []string) {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at := 0
+	for _, name := range names {
+		for at < len(n.entries) && !bytes.HasPrefix(n.entries[at].Data, []byte(name)) {
+			at++
+		}
+		if at == len(n.entries) {
+			t.Fatalf("%q was acknowledged and is gone", name)
+		}
+	}
+}
