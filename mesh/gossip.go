@@ -57,6 +57,15 @@ func (m Meta) encode(limit int) ([]byte, error) {
 	}
 }
 
+// check says why others could not read the record.
+func (m Meta) check() error {
+	b, err := m.encode(memberlist.MetaMaxSize)
+	if err == nil {
+		_, err = decodeMeta(b)
+	}
+	return err
+}
+
 func decodeMeta(b []byte) (Meta, error) {
 	var m Meta
 	if err := decode(b, &m); err != nil {
@@ -187,7 +196,7 @@ func NewGossip(cfg GossipConfig) (*Gossip, error) {
 	if len(cfg.Key.Reveal()) != GossipKeySize || cfg.RunnerID == "" || cfg.SiteID == "" {
 		return nil, forgeyard.Errorf("gossip", forgeyard.Invalid, "a key of %d bytes, a site id and a runner id are needed", GossipKeySize)
 	}
-	if _, err := cfg.Meta.encode(memberlist.MetaMaxSize); err != nil {
+	if err := cfg.Meta.check(); err != nil {
 		return nil, err
 	}
 	g := &Gossip{cfg: cfg, meta: cfg.Meta, seeds: slices.Clone(cfg.Seeds), known: map[forgeyard.RunnerID]Member{}, changed: make(chan struct{}), poke: make(chan struct{}, 1)}
@@ -242,10 +251,45 @@ func (g *Gossip) memberlistConfig() (*memberlist.Config, error) {
 	return c, nil
 }
 
-// netTransport is memberlist's own, except that Close does not wait for a dial into a cut link.
+// netTransport is memberlist's own, except that Close does not wait for a dial into a cut link, and that a
+// machine without a private address (all its links are down, or it has a public one) starts all the same.
 type netTransport struct {
 	*memberlist.NetTransport
-	ctx context.Context
+	ctx      context.Context
+	wildcard bool // bound to every address: the one to advertise is looked up each time it is announced
+}
+
+func (t *netTransport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
+	if ip == "" && t.wildcard {
+		ip, port = ownIP().String(), t.GetAutoBindPort()
+	}
+	return t.NetTransport.FinalAdvertiseAddr(ip, port)
+}
+
+// ownIP prefers a private IPv4 address, then any that others may reach, then loopback.
+func ownIP() net.IP {
+	best, rank := net.IPv4(127, 0, 0, 1), 0
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return best
+	}
+	for _, a := range addrs {
+		n, ok := a.(*net.IPNet)
+		if !ok || !n.IP.IsGlobalUnicast() {
+			continue
+		}
+		r := 1
+		if n.IP.To4() != nil {
+			r = 2
+			if n.IP.IsPrivate() {
+				r = 3
+			}
+		}
+		if r > rank {
+			best, rank = n.IP, r
+		}
+	}
+	return best
 }
 
 func (t *netTransport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
@@ -270,13 +314,17 @@ func (g *Gossip) listen(c *memberlist.Config) (memberlist.Transport, error) {
 		if c.AdvertisePort == 0 {
 			c.AdvertisePort = c.BindPort
 		}
-		return &netTransport{t, g.ctx}, nil
+		return &netTransport{t, g.ctx, net.ParseIP(c.BindAddr).IsUnspecified()}, nil
 	}
 	return nil, err
 }
 
 // Addr is the host:port that others are told.
-func (g *Gossip) Addr() string { return g.ml.LocalNode().Address() }
+func (g *Gossip) Addr() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.known[g.cfg.RunnerID].GossipAddr // noted before NewGossip returned
+}
 
 // Members lists all that were ever heard of in this process, this node too, by runner id.
 func (g *Gossip) Members() []Member {
@@ -319,7 +367,7 @@ func (g *Gossip) SetSeeds(addrs []string) {
 
 // UpdateMeta spreads a new record of this node.
 func (g *Gossip) UpdateMeta(m Meta) error {
-	if _, err := m.encode(memberlist.MetaMaxSize); err != nil {
+	if err := m.check(); err != nil {
 		return err
 	}
 	g.mu.Lock()
@@ -367,11 +415,11 @@ func (g *Gossip) rejoin() {
 // absent lists addresses of seeds and known members that no live member has.
 func (g *Gossip) absent() []string {
 	live := map[string]bool{}
-	for _, n := range g.ml.Members() {
-		live[n.Address()] = true
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	for _, m := range g.known { // not memberlist's Members: it hands out nodes that it goes on writing to
+		live[m.GossipAddr] = live[m.GossipAddr] || m.State == StateAlive
+	}
 	var out []string
 	add := func(a string) {
 		if a != "" && !live[a] && !slices.Contains(out, a) {

@@ -286,6 +286,23 @@ func TestGossipMetaFits(t *testing.T) {
 	}
 }
 
+// All links down: the node starts and advertises what it has.
+func TestGossipOnEveryAddress(t *testing.T) {
+	id, err := NewIdentity()
+	must(t, err)
+	_, err = NewGossip(GossipConfig{Addr: ":0", Key: NewSecret(make([]byte, GossipKeySize)), SiteID: "S", RunnerID: "A", Meta: Meta{PeerID: "p"}})
+	wantKind(t, err, forgeyard.Invalid)
+	g, err := NewGossip(GossipConfig{Addr: ":0", Key: NewSecret(make([]byte, GossipKeySize)), SiteID: "S", RunnerID: "A", Meta: Meta{PeerID: id.PeerID()}})
+	must(t, err)
+	defer g.Close()
+	h, p, err := net.SplitHostPort(g.Addr())
+	if err != nil || p == "0" || h != ownIP().String() {
+		t.Fatal(g.Addr(), err)
+	}
+	_, err = NewGossip(GossipConfig{Addr: g.Addr(), Key: NewSecret(make([]byte, GossipKeySize)), SiteID: "S", RunnerID: "B", Meta: Meta{PeerID: id.PeerID()}})
+	wantKind(t, err, forgeyard.Conflict)
+}
+
 // Over real sockets, and what is learnt is dialled.
 func TestGossipFeedsThePeerstore(t *testing.T) {
 	s := newTestSite(t, "north")
