@@ -4,8 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
@@ -69,6 +73,10 @@ func (s *Store) commitLoop() {
 
 // commitBatch brings files to their names and then the names into the index.
 func (s *Store) commitBatch(batch []*job) {
+	if err := s.syncData(batch); err != nil {
+		s.undo(batch, err)
+		return
+	}
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	dirs := map[string]struct{}{}
@@ -162,16 +170,39 @@ func (s *Store) freshName(d forgeyard.Digest, dirs map[string]struct{}, c cas.Cl
 	}
 }
 
-func (s *Store) syncDirs(dirs map[string]struct{}) error {
-	if s.cfg.NoSync {
-		return nil
-	}
-	for d := range dirs {
-		if err := syncDir(d); err != nil {
-			return err
+// syncData makes the bytes of the batch's durable files safe.
+func (s *Store) syncData(batch []*job) error {
+	var paths []string
+	for _, j := range batch {
+		for _, f := range j.files {
+			if j.class == cas.Durable && f.tmp != "" {
+				paths = append(paths, f.tmp)
+			}
 		}
 	}
-	return nil
+	return s.syncPaths(paths)
+}
+
+// syncDirs makes the batch's new names safe.
+func (s *Store) syncDirs(dirs map[string]struct{}) error {
+	return s.syncPaths(slices.Collect(maps.Keys(dirs)))
+}
+
+// syncPaths syncs files or directories: a few one by one, so that nobody else's
+// writes are waited for; many by one sync of the filesystem, where there is such a thing.
+func (s *Store) syncPaths(paths []string) error {
+	if s.cfg.NoSync || len(paths) == 0 {
+		return nil
+	}
+	if len(paths) >= syncAllFrom && syncAll(s.lock) == nil {
+		return nil
+	}
+	var g errgroup.Group
+	g.SetLimit(parallelSyncs)
+	for _, p := range paths {
+		g.Go(func() error { return syncPath(p) })
+	}
+	return g.Wait()
 }
 
 // noteSynced remembers the folders whose names are safe now.

@@ -430,14 +430,15 @@ func (c *collection) sweepStrays(ctx context.Context) error {
 			return errors.Join(ctx.Err(), ignoreGone(err))
 		}
 		d, gen, ok := parseBlobName(e.Name())
-		if !ok || c.kept(d) {
+		if !ok {
 			return nil
 		}
 		return c.takePins(ctx, func() error {
 			s.commitMu.Lock()
 			defer s.commitMu.Unlock()
-			if r, known := s.record(d); (known && r.Gen == gen) || c.kept(d) {
-				return nil
+			r, known := s.record(d)
+			if (known && r.Gen == gen) || (c.kept(d) && !s.present(d)) {
+				return nil // the one that counts, or one that may still have to
 			}
 			return c.stray(path, e)
 		})

@@ -7,6 +7,13 @@ const (
 	// the first of them wait longer.
 	maxBatch = 256
 
+	// syncAllFrom is from how many files on one sync of the whole filesystem is used in
+	// place of one each. Measured on ext4: 12,800 small files took 42 s one by one.
+	syncAllFrom = 8
+
+	// parallelSyncs lets one journal commit of the filesystem serve many files.
+	parallelSyncs = 16
+
 	// flushBlocks is how many verified blocks of a partial may lack their mark in the
 	// index. They are found again after a kill by hashing, so this costs time only.
 	flushBlocks = 16

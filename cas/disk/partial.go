@@ -422,14 +422,12 @@ func (p *partialState) adopt(class cas.Class) error {
 	s := p.s
 	release, _ := s.claim("", p.m.Whole, p.id)
 	defer release()
-	if err := s.seal(p.f, class); err != nil {
-		return err
-	}
 	path := p.f.Name()
-	if err := p.f.Close(); err != nil {
+	err := seal(p.f)
+	p.f = nil
+	if err != nil {
 		return err
 	}
-	p.f = nil
 	j := newJob(class)
 	j.files = []file{{digest: p.m.Whole, tmp: path, size: p.m.Size}}
 	j.proved = []proof{{whole: p.m.Whole, digest: p.id, m: p.m, plain: isPlain(p.m)}}

@@ -123,7 +123,7 @@ func (s *Store) Unpin(_ context.Context, owner string) error {
 			return s.fail(op, err)
 		}
 		if !s.cfg.NoSync {
-			if err := syncDir(filepath.Join(s.cfg.Dir, pinsDir)); err != nil {
+			if err := syncPath(filepath.Join(s.cfg.Dir, pinsDir)); err != nil {
 				return s.fail(op, err)
 			}
 		}
@@ -175,5 +175,5 @@ func (s *Store) replaceFile(path string, b []byte) error {
 	if s.cfg.NoSync {
 		return nil
 	}
-	return syncDir(filepath.Dir(path))
+	return syncPath(filepath.Dir(path))
 }

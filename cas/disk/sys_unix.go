@@ -13,9 +13,9 @@ import (
 // lockFile takes the lock that ends with the process, however it ends.
 func lockFile(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
-// syncDir makes renames in dir survive a power cut.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
+// syncPath makes the bytes of a file, or the names in a directory, survive a power cut.
+func syncPath(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,19 @@ func lockFile(f *os.File) error {
 	return windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &windows.Overlapped{})
 }
 
-// syncDir does nothing: Windows has no sync of a directory, and NTFS journals renames.
-func syncDir(string) error { return nil }
+// syncPath makes the bytes of a file survive a power cut. Windows has no sync of a
+// directory; NTFS journals renames.
+func syncPath(path string) error {
+	st, err := os.Stat(path)
+	if err != nil || st.IsDir() {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
 
 func isNoSpace(err error) bool {
 	return errors.Is(err, windows.ERROR_DISK_FULL) || errors.Is(err, windows.ERROR_HANDLE_DISK_FULL)

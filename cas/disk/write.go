@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -269,7 +270,7 @@ func (w *spool) large() (cas.Ref, error) {
 	}
 	j := newJob(w.o.Class)
 	if w.f != nil {
-		if err := w.seal(w.f); err != nil {
+		if err := seal(w.f); err != nil {
 			return ref, err
 		}
 		j.files = append(j.files, file{digest: ref.Digest, tmp: w.f.Name(), size: ref.Size})
@@ -300,25 +301,23 @@ func (w *spool) writeTemp(b []byte) (string, error) {
 		return "", err
 	}
 	w.res.written(int64(len(b)))
-	return f.Name(), w.seal(f)
+	return f.Name(), seal(f)
 }
 
-// seal makes the bytes safe and the file read-only, and closes it.
-func (w *spool) seal(f *os.File) error {
-	return errors.Join(w.s.seal(f, w.o.Class), f.Close())
-}
+// seal makes the file read-only and closes it. The committer syncs it.
+func seal(f *os.File) error { return errors.Join(f.Chmod(0o444), f.Close()) }
 
-func (s *Store) seal(f *os.File, c cas.Class) error {
-	if err := f.Chmod(0o444); err != nil {
+// commit hands the files over; discard removes those that were not taken.
+func (w *spool) commit(j *job) error {
+	err := w.s.submit(j)
+	if err != nil {
 		return err
 	}
-	if c == cas.Durable && !s.cfg.NoSync {
-		return f.Sync()
-	}
+	w.tmp = slices.DeleteFunc(w.tmp, func(p string) bool {
+		return slices.ContainsFunc(j.files, func(f file) bool { return f.tmp == p && f.placed != "" })
+	})
 	return nil
 }
-
-func (w *spool) commit(j *job) error { return w.s.submit(j) }
 
 // submit waits for the committer. The caller stands between enter and leave.
 func (s *Store) submit(j *job) error {
@@ -343,7 +342,7 @@ func (s *Store) harden(c cas.Class, ds ...forgeyard.Digest) error {
 			return err
 		}
 		dir := s.blobDir(d)
-		err = errors.Join(f.Sync(), f.Close(), syncDir(dir), syncDir(filepath.Dir(dir)), syncDir(filepath.Join(s.cfg.Dir, blobsDir)))
+		err = errors.Join(f.Sync(), f.Close(), syncPath(dir), syncPath(filepath.Dir(dir)), syncPath(filepath.Join(s.cfg.Dir, blobsDir)))
 		if err != nil {
 			return err
 		}

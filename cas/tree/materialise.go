@@ -157,15 +157,34 @@ func (m *maker) file(name string, e cas.Entry) error {
 	if err == nil && n != e.Size {
 		err = forgeyard.Errorf(opMaterialise, forgeyard.Invalid, "the tree says %d bytes, %s has %d", e.Size, e.Digest, n)
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	m.bytes.Add(n)
 	perm := fs.FileMode(0o644)
 	if e.Exec {
 		perm = 0o755
 	}
-	return m.finish(name, perm)
+	if err == nil {
+		err = m.finishFile(f, perm)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	m.bytes.Add(n)
+	return afterClose(m.root, name)
+}
+
+// finishFile is finish by handle, which spares walking the path three times.
+func (m *maker) finishFile(f *os.File, perm fs.FileMode) error {
+	if m.o.ReadOnly {
+		perm &^= 0o222
+	}
+	if m.o.Chown {
+		if err := f.Chown(m.o.UID, m.o.GID); err != nil {
+			return err
+		}
+	}
+	if err := f.Chmod(perm); err != nil {
+		return err
+	}
+	return setFileTime(f, FixedTime)
 }
 
 // fill brings the bytes into a new file and tells how many there were.
@@ -211,7 +230,8 @@ func (m *maker) fill(f *os.File, e cas.Entry) (int64, error) {
 	return io.Copy(f, in) // copy_file_range where the kernel can, else a copy
 }
 
-// finish sets owner, permissions and time, in the order in which none undoes another.
+// finish sets a directory's owner, permissions and time, in the order in which none
+// undoes another.
 func (m *maker) finish(name string, perm fs.FileMode) error {
 	if m.o.ReadOnly {
 		perm &^= 0o222

@@ -2,6 +2,7 @@ package tree
 
 import (
 	"errors"
+	"os"
 	"time"
 
 	"golang.org/x/sys/windows"
@@ -15,3 +16,9 @@ func setLinkTime(string, time.Time) error { return nil }
 func isNoSpace(err error) bool {
 	return errors.Is(err, windows.ERROR_DISK_FULL) || errors.Is(err, windows.ERROR_HANDLE_DISK_FULL)
 }
+
+// setFileTime leaves it to afterClose: closing a written file sets its time.
+func setFileTime(*os.File, time.Time) error { return nil }
+
+// afterClose sets what can only be set by name.
+func afterClose(root *os.Root, name string) error { return root.Chtimes(name, FixedTime, FixedTime) }

@@ -46,7 +46,7 @@ const (
 
 	// workers is how many files are stored or written at once. Storing waits for disk
 	// syncs, which many share; more than this many only raises memory, a block each.
-	workers = 32
+	workers = 64
 
 	// smallFile is up to where reading a verified block and writing it is cheaper than
 	// asking for a path and cloning.

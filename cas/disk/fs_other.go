@@ -2,8 +2,14 @@
 
 package disk
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
 // dataAfter gives the first offset at or after off that may hold data, or -1.
 // Here nothing tells holes from data.
 func dataAfter(_ *os.File, off int64) int64 { return off }
+
+// syncAll would sync the filesystem that holds f; here nothing does.
+func syncAll(*os.File) error { return errors.ErrUnsupported }

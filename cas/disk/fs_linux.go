@@ -17,3 +17,6 @@ func dataAfter(f *os.File, off int64) int64 {
 	}
 	return at
 }
+
+// syncAll syncs the filesystem that holds f. Since Linux 5.8 it reports lost writes.
+func syncAll(f *os.File) error { return unix.Syncfs(int(f.Fd())) }

@@ -1,0 +1,169 @@
+//go:build linux
+
+package disk_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/castest"
+	"github.com/forgeyard/forgeyard-node/cas/disk"
+)
+
+// smallDisk mounts a tmpfs, or skips with the reason.
+func smallDisk(t *testing.T, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Skipf("no tmpfs can be mounted here: %v", err)
+	}
+	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	return dir
+}
+
+// fill puts until there is no space, and gives what was acknowledged.
+func fill(t *testing.T, s *disk.Store, size, from int) (refs []cas.Ref, err error) {
+	t.Helper()
+	for i := from; i < from+100_000; i++ {
+		ref, err := s.Put(ctx, bytes.NewReader(castest.Bytes(uint64(i), size)), cas.PutOptions{})
+		if err != nil {
+			return refs, err
+		}
+		refs = append(refs, ref)
+	}
+	t.Fatal("the disk is never full")
+	return nil, nil
+}
+
+func wantNoSpace(t *testing.T, err error, words ...string) {
+	t.Helper()
+	castest.WantKind(t, err, forgeyard.NoSpace)
+	var e *forgeyard.Error
+	if !errors.As(err, &e) || e.Hint == "" {
+		t.Fatalf("without a hint: %v", err)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Fatalf("does not say %q: %v", w, err)
+		}
+	}
+}
+
+// C11: the limit is larger than the disk, others fill it, inodes run out. Each gives
+// NoSpace with its bound; nothing acknowledged is lost; space that comes back is used
+// without a restart.
+func TestC11FullDisk(t *testing.T) {
+	dir := smallDisk(t, "size=2m")
+	s := open(t, disk.Config{Dir: filepath.Join(dir, "cas"), Limit: 1 << 30})
+	hog := filepath.Join(dir, "hog")
+	must(t, os.WriteFile(hog, castest.Bytes(1, 300_000), 0o600))
+	refs, err := fill(t, s, 30_000, 0)
+	wantNoSpace(t, err, filepath.Join(dir, "cas"), "bytes free")
+	if len(refs) < 5 {
+		t.Fatalf("only %d went in", len(refs))
+	}
+	for _, r := range refs {
+		must(t, readAll(s, r.Digest))
+	}
+	large := castest.Bytes(77, cas.BlockSize+5)
+	_, err = s.Put(ctx, bytes.NewReader(large), cas.PutOptions{})
+	wantNoSpace(t, err)
+	_, m := castest.Describe(t, large)
+	_, err = s.Partial(ctx, m)
+	wantNoSpace(t, err)
+	must(t, os.Remove(hog))
+	more, err := fill(t, s, 30_000, 1000)
+	wantNoSpace(t, err)
+	if len(more) < 5 {
+		t.Fatalf("space came back and only %d went in", len(more))
+	}
+	must(t, s.Pin(ctx, cas.Pin{Owner: "a", Roots: []forgeyard.Digest{refs[0].Digest}}))
+	r, err := s.GC(ctx, false)
+	if err != nil || r.Removed < int64(len(refs)+len(more)-1) {
+		t.Fatalf("%+v %v", r, err)
+	}
+	castest.Put(t, s, large)
+	must(t, readAll(s, refs[0].Digest))
+	if left, err := os.ReadDir(filepath.Join(dir, "cas", "tmp")); err != nil || len(left) != 0 {
+		t.Fatalf("temporary files stay: %v %v", left, err)
+	}
+}
+
+// With no reserve the disk itself says no, in the middle of a write.
+func TestC11RealENOSPC(t *testing.T) {
+	dir := smallDisk(t, "size=2m")
+	s := open(t, disk.Config{Dir: filepath.Join(dir, "cas"), Reserve: -1})
+	refs, err := fill(t, s, 20_000, 0)
+	wantNoSpace(t, err)
+	// Others take what the admission could not know of.
+	f, err := os.Create(filepath.Join(dir, "hog"))
+	must(t, err)
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	must(t, f.Close())
+	_, err = s.Put(ctx, bytes.NewReader([]byte("one more")), cas.PutOptions{})
+	wantNoSpace(t, err)
+	wantNoSpace(t, s.Pin(ctx, cas.Pin{Owner: "a", Roots: []forgeyard.Digest{refs[0].Digest}}))
+	for _, r := range refs {
+		must(t, readAll(s, r.Digest))
+	}
+	if r, err := s.GC(ctx, false); err != nil || r.Removed != int64(len(refs)) {
+		t.Fatalf("a collection on a full disk: %+v %v", r, err)
+	}
+	must(t, s.Pin(ctx, cas.Pin{Owner: "a", Roots: []forgeyard.Digest{refs[0].Digest}}))
+	castest.Put(t, s, []byte("one more"))
+}
+
+func TestC11Inodes(t *testing.T) {
+	dir := smallDisk(t, "size=64m,nr_inodes=120")
+	s := open(t, disk.Config{Dir: filepath.Join(dir, "cas")})
+	refs, err := fill(t, s, 100, 0)
+	wantNoSpace(t, err, "inodes")
+	for _, r := range refs {
+		must(t, readAll(s, r.Digest))
+	}
+	if _, err := s.GC(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	s := open(t, disk.Config{Dir: t.TempDir(), Limit: 3 << 20, NoSync: true})
+	_, err := s.Put(ctx, bytes.NewReader(nil), cas.PutOptions{Size: 4 << 20})
+	wantNoSpace(t, err, "limit of 3145728")
+	big := castest.Bytes(1, 5<<20)
+	_, err = s.Put(ctx, bytes.NewReader(big), cas.PutOptions{})
+	wantNoSpace(t, err, "limit")
+	// A promise to one is not given to another.
+	b := castest.Bytes(2, 2<<20)
+	_, m := castest.Describe(t, b)
+	p, err := s.Partial(ctx, m)
+	must(t, err)
+	_, err = s.Put(ctx, bytes.NewReader(castest.Bytes(3, 3<<19)), cas.PutOptions{})
+	wantNoSpace(t, err, "expects")
+	must(t, p.PutBlock(0, b[:cas.BlockSize]))
+	must(t, p.Close())
+	ref := castest.Put(t, s, castest.Bytes(3, 3<<19))
+	u, err := s.Usage(ctx)
+	if err != nil || u.Bytes < cas.BlockSize+ref.Size || u.Limit != 3<<20 {
+		t.Fatalf("%+v %v", u, err)
+	}
+	if _, err := s.GC(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+	refs, err := fill(t, s, 1<<18, 50)
+	wantNoSpace(t, err)
+	if len(refs) != 12 {
+		t.Fatalf("%s went in, not exactly the limit", fmt.Sprint(len(refs)))
+	}
+}
