@@ -57,6 +57,18 @@ func (h *Hierarchy) Create(id string, l executor.Limits) (*Group, error) {
 	return g, nil
 }
 
+// Dirs lists where the group of an id is, whether it exists or not.
+func (h *Hierarchy) Dirs(id string) []string {
+	var l []string
+	for _, parent := range h.v1 {
+		l = append(l, filepath.Join(parent, id))
+	}
+	if h.v2 != "" {
+		l = append(l, filepath.Join(h.v2, id))
+	}
+	return l
+}
+
 // Open names a group that an earlier process made, by the folders it recorded.
 // Folders outside a cgroup file system are refused.
 func Open(dirs []string) (*Group, error) {

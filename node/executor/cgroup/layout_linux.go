@@ -226,9 +226,14 @@ func (h *Hierarchy) Describe() string {
 	return s
 }
 
+// mkdir makes a parent group, or takes one that is there if we may make groups in it:
+// another user's daemon may have made it.
 func mkdir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return &os.PathError{Op: "write", Path: dir, Err: err}
 	}
 	return nil
 }

@@ -177,7 +177,9 @@ func (e *Executor) Probe(ctx context.Context) (job.SandboxCapability, error) {
 }
 
 // Reap implements executor.Executor.
-func (e *Executor) Reap(ctx context.Context, o executor.Orphan) error { return ptree.Reap(ctx, o) }
+func (e *Executor) Reap(ctx context.Context, o executor.Orphan) error {
+	return ptree.Reap(ctx, e.cg, o)
+}
 
 // lookPath finds a program as execvp does, in the workload's PATH and never in
 // the daemon's.

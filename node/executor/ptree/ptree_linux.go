@@ -354,9 +354,9 @@ func (t *Tree) Kill(ctx context.Context) error {
 	}
 	t.drain(ctx)
 	if t.group != nil {
-		if err := t.group.Remove(); err != nil {
-			return forgeyard.E("kill", forgeyard.Unavailable, err)
-		}
+		// An empty group that stays harms nobody, and a later start takes it over; the
+		// tree is gone, which is all that Kill promises.
+		_ = t.group.Remove()
 	}
 	t.gone = true
 	return nil
@@ -375,10 +375,14 @@ func (t *Tree) drain(ctx context.Context) {
 	}
 }
 
-// Reap ends a tree that an earlier process of this runner started.
-func Reap(ctx context.Context, o executor.Orphan) error {
+// Reap ends a tree that an earlier process of this runner started. An orphan that was
+// written down before its start has a name only; h says where its group would be.
+func Reap(ctx context.Context, h *cgroup.Hierarchy, o executor.Orphan) error {
 	if o.Boot != executor.BootID() {
 		return nil // nothing of another boot runs
+	}
+	if len(o.Cgroups) == 0 && h != nil {
+		o.Cgroups = h.Dirs(o.ID)
 	}
 	if len(o.Cgroups) > 0 {
 		g, err := cgroup.Open(o.Cgroups)
@@ -391,10 +395,17 @@ func Reap(ctx context.Context, o executor.Orphan) error {
 		if err := g.Remove(); err != nil {
 			return forgeyard.E("reap", forgeyard.Unavailable, err)
 		}
-		return executor.KillOrphan(ctx, o.PID, o.Birth)
+		return killMain(ctx, o)
 	}
-	if err := executor.KillOrphan(ctx, o.PID, o.Birth); err != nil {
+	if err := killMain(ctx, o); err != nil {
 		return err
 	}
 	return newScanner(o.ID, 0, 0).kill(ctx)
+}
+
+func killMain(ctx context.Context, o executor.Orphan) error {
+	if o.PID == 0 {
+		return nil
+	}
+	return executor.KillOrphan(ctx, o.PID, o.Birth)
 }

@@ -225,7 +225,9 @@ grep -q '^NoNewPrivs:.1$' /proc/self/status || { echo "can gain privileges"; exi
 exit 42`
 
 // Reap implements executor.Executor. Killing bubblewrap ends its namespace.
-func (e *Executor) Reap(ctx context.Context, o executor.Orphan) error { return ptree.Reap(ctx, o) }
+func (e *Executor) Reap(ctx context.Context, o executor.Orphan) error {
+	return ptree.Reap(ctx, e.cg, o)
+}
 
 // limited keeps the first bytes of an output.
 type limited struct {

@@ -46,6 +46,8 @@ type Config struct {
 	Epoch uint64
 	First uint64 // number of the first frame when the folder is new; 0 means 1
 	Limit int64  // bytes not yet flushed that hold the writer back; 0 means DefaultLimit
+	// Owner keeps flushed chunks in the store until it pins them (cas.PutOptions). Empty: nobody.
+	Owner string
 	Clock clock.Clock
 }
 
@@ -464,7 +466,7 @@ func (s *Spool) flush1(ctx context.Context, store cas.Store, from, to uint64) (j
 	if last < from {
 		return job.LogChunk{}, forgeyard.E("flush log", forgeyard.Interrupted, context.Cause(ctx))
 	}
-	ref, err := store.Put(ctx, strings.NewReader(string(b)), cas.PutOptions{Class: cas.Durable, Size: int64(len(b))})
+	ref, err := store.Put(ctx, strings.NewReader(string(b)), cas.PutOptions{Class: cas.Durable, Size: int64(len(b)), Owner: s.cfg.Owner})
 	if err != nil {
 		return job.LogChunk{}, forgeyard.E("flush log", forgeyard.Other, err)
 	}

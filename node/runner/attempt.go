@@ -1,0 +1,369 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/runner/spool"
+)
+
+// Attempt is one epoch under way. Its exported methods may be called concurrently.
+type Attempt struct {
+	run      *Runner
+	id       string // <attempt>-<epoch>
+	task     Task
+	hooks    Hooks
+	ctx      context.Context // ends when the lease does
+	endLease context.CancelFunc
+	done     chan struct{}
+	bell     chan struct{} // an order came
+	flushed  chan struct{} // closed when the flusher has ended; nil before it began
+
+	flushStop chan struct{} // closed to end it
+	news      chan func(context.Context)
+
+	// Owned by the life, readable by others after done.
+	exec     executor.Executor
+	contract checkpoint.Contract
+	root     string // workspace on the host
+	view     string // as the workload sees it
+	log      *spool.Spool
+	devices  []device
+	restored *checkpoint.Manifest
+	requests int // number of the last request.json
+	started  bool
+	taken    Captured // the last checkpoint
+	steps    []job.StepResult
+	outputs  []job.Output
+	result   job.Result
+	ended    Ended
+
+	mu        sync.Mutex // guards all below
+	order     order
+	stopping  chan struct{} // closed by the first stop that is more than a checkpoint
+	cancelled chan struct{} // closed by the first stop that ends the job
+	phase     job.Phase
+	state     state // what the state file says
+	finished  bool
+}
+
+func newAttempt(ctx context.Context, r *Runner, t Task, h Hooks) *Attempt {
+	ctx, end := context.WithCancel(ctx)
+	return &Attempt{
+		run: r, id: epochName(t.Authority), task: t, hooks: h, ctx: ctx, endLease: end,
+		done: make(chan struct{}), bell: make(chan struct{}, 1), flushStop: make(chan struct{}),
+		news:     make(chan func(context.Context), newsWaiting),
+		stopping: make(chan struct{}), cancelled: make(chan struct{}), phase: job.PhaseAccepted,
+	}
+}
+
+// Authority is the tuple the attempt acts under.
+func (a *Attempt) Authority() forgeyard.Authority { return a.task.Authority }
+
+// Phase is what it is doing.
+func (a *Attempt) Phase() job.Phase { a.mu.Lock(); defer a.mu.Unlock(); return a.phase }
+
+// Log is the attempt's log, nil until its folder was made.
+func (a *Attempt) Log() *spool.Spool { a.mu.Lock(); defer a.mu.Unlock(); return a.log }
+
+// Done is closed when the epoch has ended and its tree is confirmed dead.
+func (a *Attempt) Done() <-chan struct{} { return a.done }
+
+// Wait returns the result and how the epoch ended. The result means something only for
+// EndCompleted. Interrupted: ctx ended first.
+func (a *Attempt) Wait(ctx context.Context) (job.Result, Ended, error) {
+	select {
+	case <-a.done:
+		return a.result, a.ended, nil
+	case <-ctx.Done():
+		return job.Result{}, Ended{}, forgeyard.E("wait", forgeyard.Interrupted, ctx.Err())
+	}
+}
+
+// verdict is how the life went: nil while all is well.
+type verdict struct {
+	end      End
+	outcome  job.Outcome
+	category job.FailureCategory
+	message  string
+	code     int
+}
+
+func failure(c job.FailureCategory, format string, args ...any) *verdict {
+	return &verdict{end: EndCompleted, outcome: job.OutcomeFailed, category: c, message: forgeyard.Clip(fmt.Sprintf(format, args...), maxMessage)}
+}
+
+// live is the order of things.
+func (a *Attempt) live() {
+	defer close(a.done)
+	defer a.endLease()
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	told := make(chan struct{})
+	defer close(told)
+	telling.Go(func() { a.teller(told) })
+	v := a.prepare()
+	if v == nil {
+		v = a.runSteps()
+	}
+	if v == nil {
+		v = a.deliver()
+	}
+	a.conclude(v)
+}
+
+// prepare makes everything that the first step needs.
+func (a *Attempt) prepare() *verdict {
+	a.enter(job.PhasePreparing)
+	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Prepare, a.halt())
+	defer cancel()
+	for _, f := range []func(context.Context) error{a.reserve, a.openLog, a.makeWorkspace, a.inputs, a.bindDevices} {
+		if err := f(ctx); err != nil {
+			return a.whyNotPrepared(ctx, err)
+		}
+	}
+	return a.interrupted()
+}
+
+// whyNotPrepared sorts the trouble of a preparation (07§53, decision 6).
+func (a *Attempt) whyNotPrepared(ctx context.Context, err error) *verdict {
+	a.note("preparation failed: %v", err)
+	if v := a.interrupted(); v != nil {
+		return v
+	}
+	if errors.Is(context.Cause(ctx), errTimeout) {
+		return failure(job.TimedOut, "preparing took longer than %v: %v", a.task.Spec.Timeouts.Prepare, err)
+	}
+	switch forgeyard.KindOf(err) {
+	case forgeyard.Corrupt:
+		return failure(job.CorruptInput, "%v", err)
+	case forgeyard.NoSpace:
+		return failure(job.DiskFull, "%v", err)
+	case forgeyard.NotFound, forgeyard.Unknown:
+		return failure(job.InputFetch, "%v", err)
+	case forgeyard.Unavailable:
+		if a.root != "" && a.exec != nil {
+			return failure(job.InputFetch, "%v", err)
+		}
+	}
+	return failure(job.PreparationFailed, "%v", err)
+}
+
+// interrupted says what an order or the lease's end makes of the epoch, nil for nothing.
+func (a *Attempt) interrupted() *verdict {
+	if a.ctx.Err() != nil {
+		return &verdict{end: EndLease, message: "the lease ended"}
+	}
+	o := a.asked()
+	switch {
+	case o.kind == checkpoint.StopTimeout:
+		return failure(job.TimedOut, "%s", o.reason)
+	case o.ends():
+		return &verdict{end: EndCompleted, outcome: job.OutcomeCancelled, message: forgeyard.Clip(o.reason, maxMessage)}
+	case o.gives():
+		return &verdict{end: EndYielded, message: forgeyard.Clip(o.reason, maxMessage)}
+	}
+	return nil
+}
+
+var errTimeout = errors.New("the time for it is over")
+
+// bounded is a context that ends with the lease, after d (0: never), or with stop.
+func (a *Attempt) bounded(d time.Duration, stop <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(a.ctx)
+	var late <-chan time.Time
+	if d > 0 {
+		late = a.run.cfg.Clock.After(d)
+	}
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-stop:
+			cancel(context.Canceled)
+		case <-late:
+			cancel(errTimeout)
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
+func (a *Attempt) reserve(context.Context) error {
+	e, ok := a.run.cfg.Executors[a.task.Spec.Sandbox]
+	if !ok {
+		return forgeyard.Errorf("run", forgeyard.Invalid, "sandbox %q is not offered here", a.task.Spec.Sandbox)
+	}
+	a.exec = e
+	c, err := checkpoint.NewContract(a.task.Spec.Resume, checkpoint.Limits{})
+	if err != nil {
+		return err
+	}
+	a.contract = c
+	if len(a.task.Spec.Secrets) > 0 {
+		return forgeyard.Errorf("run", forgeyard.Invalid, "this runner has no provider of secrets")
+	}
+	return a.run.room(a.task.Spec, a.id)
+}
+
+func (a *Attempt) openLog(ctx context.Context) error {
+	epoch := a.task.Authority.Fence.Epoch
+	s, err := spool.Open(spool.Config{
+		Dir:   filepath.Join(a.run.cfg.Spool, string(a.task.Authority.Attempt), strconv.FormatUint(epoch, 10)),
+		Epoch: epoch, First: a.task.FirstLogSeq, Limit: a.run.cfg.SpoolLimit,
+		Owner: PinOwner(a.task.Authority.Attempt), Clock: a.run.cfg.Clock,
+	})
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.log = s
+	a.mu.Unlock()
+	mark := map[string]any{"event": "epoch", "epoch": epoch, "runner": a.task.Authority.Runner, "first_seq": s.Last() + 1}
+	if a.task.LastLogSeq > s.Last() {
+		mark["missing"] = a.task.LastLogSeq - s.Last()
+	}
+	if err := s.Event(ctx, 0, mark); err != nil {
+		return err
+	}
+	a.startFlusher()
+	return nil
+}
+
+func (a *Attempt) makeWorkspace(context.Context) error {
+	root, err := newWorkspace(a.run.cfg.Workspaces, a.id, a.exec)
+	a.root = root
+	if err != nil {
+		return err
+	}
+	a.view = a.exec.View(root)
+	if err := a.save(func(s *state) {
+		s.Workspace, s.Sandbox = root, a.task.Spec.Sandbox
+		// All steps run under this one name, so a crash at any moment leaves no tree that
+		// nobody can find.
+		s.Orphan = executor.Orphan{ID: a.id, Boot: executor.BootID()}
+	}); err != nil {
+		return err
+	}
+	if a.contract.Mode == job.ResumeApplication {
+		if err := capture.Prepare(filepath.Join(root, executor.CtlDir)); err != nil {
+			return err
+		}
+	}
+	if a.run.cfg.HelperPath == "" {
+		return nil
+	}
+	b, err := os.ReadFile(a.run.cfg.HelperPath)
+	if err != nil {
+		return forgeyard.E("workspace", forgeyard.Other, fmt.Errorf("job helper: %w", err))
+	}
+	to := filepath.Join(root, executor.BinDir, "fyjob")
+	err = os.WriteFile(to, b, 0o755)
+	if err == nil {
+		err = os.Chmod(to, 0o755)
+	}
+	if err != nil {
+		return forgeyard.E("workspace", executor.KindOfDisk(err), err)
+	}
+	return nil
+}
+
+// enter moves to a phase and tells it. Stale means that the lease is over. The state
+// file learns of it with its next write: each costs a disk sync.
+func (a *Attempt) enter(p job.Phase) {
+	a.mu.Lock()
+	a.phase = p
+	a.mu.Unlock()
+	a.tell(func(ctx context.Context) {
+		if forgeyard.KindOf(a.hooks.Phase(ctx, p)) == forgeyard.Stale {
+			a.endLease()
+		}
+	})
+}
+
+// note writes an agent line into the log, for whoever reads the attempt later.
+func (a *Attempt) note(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	a.run.cfg.Log.Info(text, "attempt", a.id)
+	if a.log == nil {
+		return
+	}
+	if err := a.log.Append(a.ctx, spool.Agent, 0, []byte(forgeyard.Clip(text, maxMessage)+"\n")); err != nil {
+		a.run.cfg.Log.Warn("log line lost", "attempt", a.id, "err", err)
+	}
+}
+
+// event writes a structured frame; a log that cannot take it is not the work's fault.
+func (a *Attempt) event(step int, e map[string]any) {
+	if err := a.log.Event(a.ctx, uint16(step), e); err != nil {
+		a.run.cfg.Log.Warn("log event lost", "attempt", a.id, "err", err)
+	}
+}
+
+// conclude writes down how it ended, with the log flushed as far as it goes.
+func (a *Attempt) conclude(v *verdict) {
+	a.returnDevices()
+	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered}
+	if a.log != nil {
+		a.event(0, map[string]any{"event": "end", "end": v.end, "outcome": v.outcome, "category": v.category, "message": v.message, "exit_code": v.code})
+		a.lastFlush()
+		if err := a.pin(context.WithoutCancel(a.ctx)); err != nil {
+			a.run.cfg.Log.Warn("result not pinned", "attempt", a.id, "err", err)
+		}
+		a.ended.Log, a.ended.LastLogSeq = a.log.Chunks(), a.log.Last()
+	}
+	a.result.Outcome, a.result.Category, a.result.Message, a.result.ExitCode = v.outcome, v.category, v.message, v.code
+	a.result.Steps, a.result.Outputs, a.result.Log = a.steps, a.outputs, a.ended.Log
+	if len(v.message) > 0 {
+		a.run.cfg.Log.Info("epoch ended", "attempt", a.id, "end", string(v.end), "why", v.message)
+	}
+}
+
+// Finish gives everything back after the log has answered: workspace, log files, state,
+// devices and the disk reservation. The pin of PinOwner stays. keep leaves the
+// workspace for a person to look at. An error is a matter of health, never of the
+// result (07§96); call it again to try again.
+func (a *Attempt) Finish(keep bool) error {
+	<-a.done
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.finished {
+		return nil
+	}
+	var errs []error
+	if !keep && a.root != "" {
+		errs = append(errs, removeWorkspace(a.root))
+	}
+	if a.log != nil {
+		errs = append(errs, a.log.Remove(), removeEmpty(filepath.Join(a.run.cfg.Spool, string(a.task.Authority.Attempt))))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return forgeyard.E("clean up "+a.id, forgeyard.Other, err)
+	}
+	if err := a.run.forget(a.id); err != nil {
+		return err
+	}
+	a.finished = true
+	a.run.mu.Lock()
+	delete(a.run.active, a.id)
+	a.run.mu.Unlock()
+	return nil
+}
+
+// removeEmpty removes a folder if nothing is in it.
+func removeEmpty(dir string) error {
+	l, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) || len(l) > 0 {
+		return nil
+	}
+	return errors.Join(err, os.Remove(dir))
+}

@@ -1,0 +1,145 @@
+package runner
+
+import (
+	"context"
+
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+)
+
+// order is what was asked of an attempt. A stronger one replaces a weaker one, and
+// nothing takes one back but a suspend that was refused.
+type order struct {
+	kind   checkpoint.StopKind
+	reason string
+	force  bool // no asking, no grace
+}
+
+// strength orders stops. A person's cancel wins over a reclaim that races with it (K07).
+func (o order) strength() int {
+	s := 0
+	switch o.kind {
+	case checkpoint.StopCheckpoint:
+		s = 1
+	case checkpoint.StopSuspend:
+		s = 2
+	case checkpoint.StopPreempt, checkpoint.StopDrain:
+		s = 3
+	case checkpoint.StopTimeout:
+		s = 4
+	case checkpoint.StopCancel, checkpoint.StopSuperseded:
+		s = 5
+	case checkpoint.StopSecurity:
+		s = 6
+	}
+	if s > 1 && o.force {
+		s += 10
+	}
+	return s
+}
+
+// gives reports whether the stop hands the job back, rather than ending it.
+func (o order) gives() bool {
+	return o.kind == checkpoint.StopSuspend || o.kind == checkpoint.StopPreempt || o.kind == checkpoint.StopDrain
+}
+
+// ends reports whether the stop ends the job.
+func (o order) ends() bool { return !o.gives() && o.strength() > 1 }
+
+// Cancel ends the attempt as cancelled: softly, with the spec's grace, or at once by
+// force. It is idempotent; force after a soft cancel shortens it.
+func (a *Attempt) Cancel(reason string, force bool) {
+	a.give(order{checkpoint.StopCancel, reason, force})
+}
+
+// Stop asks for a checkpoint, a suspend, or to give the job back. A security stop kills
+// at once. It is idempotent.
+func (a *Attempt) Stop(kind checkpoint.StopKind, reason string) {
+	a.give(order{kind, reason, kind == checkpoint.StopSecurity})
+}
+
+// LeaseEnded kills at once: the right to act is gone, so nothing is captured, committed
+// or proposed any more. It is idempotent and returns before the tree is dead; Wait tells.
+func (a *Attempt) LeaseEnded() { a.endLease() }
+
+func (a *Attempt) give(o order) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if o.strength() <= a.order.strength() || o.strength() == 0 {
+		return
+	}
+	a.order = o
+	if o.kind != checkpoint.StopCheckpoint {
+		closeOnce(a.stopping)
+	}
+	if o.ends() && o.kind != checkpoint.StopTimeout {
+		closeOnce(a.cancelled)
+	}
+	select {
+	case a.bell <- struct{}{}:
+	default:
+	}
+}
+
+// closeOnce closes a channel that only Attempt.mu's holder closes.
+func closeOnce(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
+}
+
+// asked is the order in force.
+func (a *Attempt) asked() order { a.mu.Lock(); defer a.mu.Unlock(); return a.order }
+
+// withdraw forgets an order that was carried out or refused, unless a stronger came.
+func (a *Attempt) withdraw(o order) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.order != o {
+		return
+	}
+	a.order = order{}
+	select {
+	case <-a.stopping:
+		a.stopping = make(chan struct{})
+	default:
+	}
+}
+
+// halt is closed once a stop other than a checkpoint was asked for.
+func (a *Attempt) halt() <-chan struct{} { a.mu.Lock(); defer a.mu.Unlock(); return a.stopping }
+
+// refuse tells that a suspend was not followed.
+func (a *Attempt) refuse(o order, why string) {
+	a.withdraw(o)
+	a.note("suspend refused: %s", why)
+	a.tell(func(ctx context.Context) { a.hooks.StopRefused(ctx, why) })
+}
+
+// tell calls the node from a goroutine of its own, in order: a node that waits for a
+// quorum must not delay a signal or a kill.
+func (a *Attempt) tell(f func(ctx context.Context)) {
+	select {
+	case a.news <- f:
+	default: // the node takes nothing; the log and the end will tell
+		a.run.cfg.Log.Warn("the node was not told in time", "attempt", a.id)
+	}
+}
+
+// teller carries tell out until stop is closed, then lets go of what is under way.
+func (a *Attempt) teller(stop <-chan struct{}) {
+	ctx, cancel := a.stoppable(stop)
+	defer cancel()
+	for {
+		select {
+		case f := <-a.news:
+			f(ctx)
+		case <-stop:
+			for len(a.news) > 0 {
+				(<-a.news)(ctx) // ended: the completion says more; they return at once
+			}
+			return
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package runner
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+)
+
+// environment is all that a step's program sees: nothing of the node's (07§63–64).
+// Later sources win, and the runner's own names come last.
+func (a *Attempt) environment(s job.Step) []string {
+	build := path.Join(a.view, executor.BuildDir)
+	m := map[string]string{
+		"PATH": path.Join(a.view, executor.BinDir) + ":" + executor.DefaultPath,
+		"HOME": build, "TMPDIR": path.Join(a.view, executor.TmpDir), "LANG": "C.UTF-8", "USER": "job", "LOGNAME": "job", "SHELL": "/bin/sh",
+	}
+	maps.Copy(m, a.task.Spec.Env)
+	maps.Copy(m, s.Env)
+	m["FORGEYARD_SOURCE_DIR"] = path.Join(a.view, executor.SourceDir)
+	m["FORGEYARD_BUILD_DIR"] = build
+	m["FORGEYARD_ATTEMPT_ID"] = string(a.task.Authority.Attempt)
+	m["FORGEYARD_EPOCH"] = strconv.FormatUint(a.task.Authority.Fence.Epoch, 10)
+	m["FORGEYARD_RESUME_ID"] = a.task.ResumeID
+	m["FORGEYARD_INTERRUPTIONS"] = strconv.Itoa(a.task.Interruptions)
+	m["FORGEYARD_FENCE"] = fmt.Sprintf("%s.%s.%d", a.run.cfg.Site, a.task.Authority.Attempt, a.task.Authority.Fence.Epoch)
+	m["FORGEYARD_STOP_GRACE_SECONDS"] = strconv.FormatInt(seconds(a.task.Spec.Stop.Grace), 10)
+	m["FORGEYARD_CKPT_MODE"] = string(a.task.Spec.Resume.Mode)
+	for _, d := range a.devices {
+		m["FORGEYARD_DEVICE_"+envWord(d.as)] = d.bind.Inside
+	}
+	if a.task.Spec.Resume.Mode == job.ResumeApplication {
+		a.protocol(m)
+	}
+	var l []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		l = append(l, k+"="+m[k])
+	}
+	return l
+}
+
+// protocol adds the variables of FYCP/1 §2.
+func (a *Attempt) protocol(m map[string]string) {
+	c := a.contract
+	m["FORGEYARD_CKPT_PROTOCOL"] = strconv.Itoa(checkpoint.ProtocolVersion)
+	m["FORGEYARD_CKPT_DIR"] = path.Join(a.view, executor.CkptDir)
+	m["FORGEYARD_CTL_DIR"] = path.Join(a.view, executor.CtlDir)
+	m["FORGEYARD_CKPT_INTERVAL_SECONDS"] = strconv.FormatInt(seconds(c.Interval), 10)
+	m["FORGEYARD_CKPT_WINDOW_SECONDS"] = strconv.FormatInt(seconds(c.Window), 10)
+	m["FORGEYARD_CKPT_MAX_BYTES"] = strconv.FormatInt(c.MaxBytes, 10)
+	m["FORGEYARD_CKPT_EXIT_CODE"] = strconv.Itoa(c.ExitCode)
+	m["FORGEYARD_CKPT_REJECT_CODE"] = strconv.Itoa(c.RejectCode)
+	if a.restored == nil {
+		return // RESTORE_DIR is unset when fresh
+	}
+	m["FORGEYARD_RESTORE_DIR"] = path.Join(a.view, executor.RestoreDir, payloadDir)
+	m["FORGEYARD_RESTORE_ID"] = a.task.Restore.ID.String()
+	m["FORGEYARD_RESTORE_SEQ"] = strconv.Itoa(a.restored.Seq)
+	m["FORGEYARD_RESTORE_FORMAT"] = fmt.Sprintf("%s/%d", a.restored.Format.Name, a.restored.Format.Version)
+}
+
+// envWord makes a variable's name part of a device's name.
+func envWord(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, s)
+}

@@ -1,0 +1,36 @@
+package runner
+
+import "time"
+
+// The bounds of one attempt that its spec does not set.
+const (
+	// pollEvery is how often a workload's checkpoint folders are looked at: an
+	// answer to `fyjob ckpt commit` comes at most that much later.
+	pollEvery = 250 * time.Millisecond
+	// flushEvery bounds what a lost node takes of a quiet log with it.
+	flushEvery = 10 * time.Second
+	// flushBytes flushes a busy log earlier: about one chunk.
+	flushBytes = 896 << 10
+	// flushLook is how often the two above are looked at.
+	flushLook = time.Second
+	// minWindow: a shorter time for a checkpoint is not worth asking (FYCP/1 §6).
+	minWindow = 2 * time.Second
+	// maxCritical bounds how long a critical section may delay the stop signal.
+	maxCritical = 20 * time.Second
+	// killLook is how long one try to end a tree lasts before it is told and tried again.
+	killLook = 30 * time.Second
+	// retryFirst and retryMost bound the pause between tries to deliver outputs.
+	retryFirst = 500 * time.Millisecond
+	retryMost  = 15 * time.Second
+	// endFlush bounds the last flush of a log whose attempt ended without a result.
+	endFlush = time.Minute
+	// lowDisk: a workload that failed on a disk with less free was stopped by the disk.
+	lowDisk = 1 << 20
+	// newsWaiting is how much the node may be behind with being told: an attempt has
+	// four phases and few refused suspends.
+	newsWaiting = 64
+	// maxMessage bounds the text of a result.
+	maxMessage = 1 << 10
+	// maxOutputFiles bounds files of all outputs together.
+	maxOutputFiles = 200_000
+)

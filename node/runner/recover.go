@@ -1,0 +1,148 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/runner/spool"
+)
+
+// Recovered is an epoch that an earlier process of this runner had under way. Its tree is
+// dead and its workspace is gone, unless Err says otherwise; it is not continued (decision 4).
+type Recovered struct {
+	Authority  forgeyard.Authority
+	Phase      job.Phase
+	Completion []byte         // as given to KeepCompletion; Forget ends it
+	Log        []job.LogChunk // what was still spooled, now in the store
+	LastLogSeq uint64
+	Err        error // what could not be cleaned up: a matter of health
+}
+
+// Recover cleans up after earlier processes: ends their trees, and no process that only has
+// the same number (RSE), saves their logs, removes their workspaces. Call it once,
+// before the first Start. What cannot be cleaned is told and tried again at the next start.
+func (r *Runner) Recover(ctx context.Context) []Recovered {
+	names, err := filepath.Glob(filepath.Join(r.cfg.StateDir, "*"+stateSuffix))
+	if err != nil {
+		return []Recovered{{Err: forgeyard.E("recover", forgeyard.Invalid, err)}}
+	}
+	var out []Recovered
+	held := map[string]bool{}
+	for _, name := range names {
+		rec, workspace := r.recover1(ctx, name)
+		if rec.Err != nil {
+			held[filepath.Base(workspace)] = true
+			r.cfg.Log.Error("not cleaned up", "attempt", rec.Authority.Attempt, "err", rec.Err)
+		}
+		out = append(out, rec)
+	}
+	if err := r.sweep(held); err != nil {
+		r.cfg.Log.Error("stale workspaces stay", "err", err)
+		out = append(out, Recovered{Err: err})
+	}
+	return out
+}
+
+func (r *Runner) recover1(ctx context.Context, name string) (rec Recovered, workspace string) {
+	s, err := readState(name)
+	if err != nil {
+		// Written whole or not at all, so this is damage; it is put aside for a person.
+		return Recovered{Err: errors.Join(err, os.Rename(name, name+".damaged"))}, ""
+	}
+	rec = Recovered{Authority: s.Authority, Phase: s.Phase, Completion: s.Completion}
+	if rec.Err = r.reap(ctx, s); rec.Err != nil {
+		return rec, s.Workspace // something may still run there: nothing of it is touched
+	}
+	var errs []error
+	for _, g := range s.Grants {
+		errs = append(errs, g.giveBack())
+	}
+	rec.Log, rec.LastLogSeq, err = r.saveLog(ctx, s.Authority)
+	errs = append(errs, err)
+	if s.Workspace != "" {
+		if !within(r.cfg.Workspaces, s.Workspace) {
+			errs = append(errs, forgeyard.Errorf("recover", forgeyard.Invalid, "workspace %s is not below %s", s.Workspace, r.cfg.Workspaces))
+		} else {
+			errs = append(errs, removeWorkspace(s.Workspace))
+		}
+	}
+	rec.Err = errors.Join(errs...)
+	if rec.Err == nil && len(rec.Completion) == 0 {
+		rec.Err = absent(os.Remove(name))
+	}
+	return rec, s.Workspace
+}
+
+func readState(name string) (state, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return state{}, forgeyard.E("recover", executor.KindOfDisk(err), err)
+	}
+	var s state
+	if err := json.Unmarshal(b, &s); err != nil {
+		return state{}, forgeyard.E("recover", forgeyard.Corrupt, fmt.Errorf("%s: %w", name, err))
+	}
+	if s.Version != stateVersion {
+		return state{}, forgeyard.Errorf("recover", forgeyard.Invalid, "%s has version %d, this program reads %d", name, s.Version, stateVersion)
+	}
+	return s, nil
+}
+
+func (r *Runner) reap(ctx context.Context, s state) error {
+	if s.Orphan.ID == "" {
+		return nil
+	}
+	e, ok := r.cfg.Executors[s.Sandbox]
+	if !ok {
+		return forgeyard.Errorf("recover", forgeyard.Unavailable, "its executor %q is no longer configured", s.Sandbox)
+	}
+	return e.Reap(ctx, s.Orphan)
+}
+
+// saveLog flushes what a dead process left in its spool (07§76).
+func (r *Runner) saveLog(ctx context.Context, a forgeyard.Authority) (chunks []job.LogChunk, last uint64, err error) {
+	dir := filepath.Join(r.cfg.Spool, string(a.Attempt), strconv.FormatUint(a.Fence.Epoch, 10))
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil, 0, nil
+	}
+	s, err := spool.Open(spool.Config{Dir: dir, Epoch: a.Fence.Epoch, Clock: r.cfg.Clock})
+	if err != nil {
+		return nil, 0, err
+	}
+	chunks, err = s.Flush(ctx, r.cfg.Store)
+	if err != nil {
+		return chunks, s.Last(), errors.Join(err, s.Close())
+	}
+	return chunks, s.Last(), errors.Join(s.Remove(), removeEmpty(filepath.Dir(dir)))
+}
+
+// sweep removes workspaces that no state file names: a crash between two steps
+// left them (07§97–98).
+func (r *Runner) sweep(held map[string]bool) error {
+	l, err := os.ReadDir(r.cfg.Workspaces)
+	if err != nil {
+		return forgeyard.E("recover", executor.KindOfDisk(err), err)
+	}
+	var errs []error
+	for _, d := range l {
+		if !held[d.Name()] {
+			errs = append(errs, removeWorkspace(filepath.Join(r.cfg.Workspaces, d.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// within reports whether p lies below dir, by its text.
+func within(dir, p string) bool {
+	rel, err := filepath.Rel(dir, p)
+	return err == nil && rel != "." && filepath.IsLocal(rel) && !strings.Contains(rel, string(filepath.Separator))
+}

@@ -1,0 +1,291 @@
+// Package runner carries out one epoch of one attempt: a fresh workspace, inputs by
+// digest, the steps in an executor, the log, checkpoints, outputs, and what is left
+// to clean up.
+//
+//	Start → preparing → running → uploading → ended (Wait) → Finish
+//	           │           │          │
+//	           └───────────┴──────────┴── Cancel, Stop, LeaseEnded at any time
+//
+// It is never an authority: whether work may go on is told from outside, and how it
+// ended is handed back for the log to decide. What is decided here is only how a
+// process is started, stopped and read.
+//
+// Goroutines of an attempt, all ended before Wait returns: the life (owns the order of
+// things), the log flusher, and at most one checkpoint look at a time, so that
+// neither storing gigabytes nor waiting for a quorum delays a cancel or a kill.
+//
+// Invariants: a workspace is never used twice, and is left only by a tree confirmed
+// dead (E18); nothing ends "done" while its tree lives (E29); an upload that fails
+// changes neither exit code nor outcome (E30); after LeaseEnded nothing is captured,
+// committed or proposed; trouble in clean-up is told and never changes a result
+// (07§96).
+package runner
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+)
+
+// Config of a runner.
+type Config struct {
+	Site       forgeyard.SiteID // first part of FORGEYARD_FENCE
+	Workspaces string           // folder of workspaces; not in the store's folder (07§42)
+	Spool      string           // folder of logs
+	StateDir   string           // recovery aid, never authority (07§39)
+	Store      cas.Store
+	// Fetch and FetchTree make content local and verified. Errors have the kinds of cas.Exchange.
+	Fetch     func(ctx context.Context, ref cas.Ref) error
+	FetchTree func(ctx context.Context, root forgeyard.Digest) error
+	Executors map[job.Sandbox]executor.Executor
+	Clock     clock.Clock
+	Log       *slog.Logger
+	// HelperPath is the job helper on this host, given to workloads as fyjob. Empty: none.
+	HelperPath string
+	// ReserveDisk is left free on the disk of the workspaces, in bytes. Zero: nothing is.
+	ReserveDisk int64
+	// SpoolLimit holds a workload back when that much log was not flushed. Zero: spool.DefaultLimit.
+	SpoolLimit int64
+}
+
+// Runner starts attempts. It is safe for concurrent use.
+type Runner struct {
+	cfg Config
+
+	mu     sync.Mutex // guards active
+	active map[string]*Attempt
+}
+
+// New checks the configuration and makes the folders.
+func New(cfg Config) (*Runner, error) {
+	switch {
+	case cfg.Store == nil || cfg.Fetch == nil || cfg.FetchTree == nil || cfg.Clock == nil || cfg.Log == nil:
+		return nil, forgeyard.Errorf("runner", forgeyard.Invalid, "store, fetch, clock and log must be given")
+	case !filepath.IsAbs(cfg.Workspaces) || !filepath.IsAbs(cfg.Spool) || !filepath.IsAbs(cfg.StateDir):
+		return nil, forgeyard.Errorf("runner", forgeyard.Invalid, "folders %q, %q and %q must be absolute", cfg.Workspaces, cfg.Spool, cfg.StateDir)
+	}
+	for dir, mode := range map[string]os.FileMode{cfg.Workspaces: 0o711, cfg.Spool: 0o700, cfg.StateDir: 0o700} {
+		if err := os.MkdirAll(dir, mode); err != nil {
+			return nil, forgeyard.E("runner", executor.KindOfDisk(err), err)
+		}
+	}
+	return &Runner{cfg: cfg, active: map[string]*Attempt{}}, nil
+}
+
+// Check says why this runner cannot take a spec, before any work (07§33): Invalid for what
+// it cannot enforce, NoSpace for a disk that is too full.
+func (r *Runner) Check(s job.Spec) error {
+	if _, ok := r.cfg.Executors[s.Sandbox]; !ok {
+		return forgeyard.Errorf("runner", forgeyard.Invalid, "sandbox %q is not offered here", s.Sandbox)
+	}
+	if len(s.Secrets) > 0 {
+		return forgeyard.Errorf("runner", forgeyard.Invalid, "%d secrets are asked for, and this runner has no provider of secrets", len(s.Secrets))
+	}
+	return r.room(s, "")
+}
+
+// room holds a spec's disk against what is free and what others were promised.
+func (r *Runner) room(s job.Spec, but string) error {
+	free, err := diskFree(r.cfg.Workspaces)
+	if err != nil {
+		return forgeyard.E("reserve disk", forgeyard.Unavailable, err)
+	}
+	var promised int64
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.active {
+		if a.id != but {
+			promised += a.task.Spec.Resources.Disk
+		}
+	}
+	if left := free - r.cfg.ReserveDisk - promised; s.Resources.Disk > left {
+		return forgeyard.Errorf("reserve disk", forgeyard.NoSpace, "the spec asks for %d bytes; %s has %d free, of which %d are reserved and %d promised to others",
+			s.Resources.Disk, r.cfg.Workspaces, free, r.cfg.ReserveDisk, promised).WithHint("free space there, or ask for less disk")
+	}
+	return nil
+}
+
+// Restore is the committed checkpoint that an epoch starts from.
+type Restore struct {
+	ID         forgeyard.Digest // of the manifest; it and all it names are fetched
+	Seq        int
+	ExitDriven bool // its files go back to their places in the build folder
+}
+
+// DeviceBinding is a leased device that the workload gets.
+type DeviceBinding struct {
+	As       string // name in the spec
+	HostPath string // what this host has: a device node, a pty or a socket
+}
+
+// Task is one epoch to carry out.
+type Task struct {
+	Authority     forgeyard.Authority
+	Spec          job.Spec
+	Restore       *Restore // nil: from nothing
+	Interruptions int
+	ResumeID      string // empty on the first epoch
+	Devices       []DeviceBinding
+	FirstLogSeq   uint64 // number of the first log frame; 0 means 1
+	// LastLogSeq is the highest number that an earlier epoch reported, 0 if unknown: what lies
+	// between it and FirstLogSeq was lost, and the epoch marker says so.
+	LastLogSeq uint64
+	// Checkpoints takes checkpoints; nil when the contract has none.
+	Checkpoints Checkpointer
+}
+
+// Hooks are what an attempt tells and asks while it lives. Calls come from its own
+// goroutines, one at a time per method. Their context ends when the lease ends.
+type Hooks interface {
+	// Phase reports progress. Stale ends the attempt as LeaseEnded does; other
+	// errors are the node's to retry and change nothing here (07§68).
+	Phase(ctx context.Context, p job.Phase) error
+	// Logged tells which chunks of the log reached the store.
+	Logged(ctx context.Context, chunks []job.LogChunk)
+	// Replicate brings a result to where its durability asks. It is called again
+	// after an error or a short answer until the upload time is over; the work is not.
+	Replicate(ctx context.Context, d Delivery) (Replicas, error)
+	// StopRefused tells that a suspend was not followed for want of a checkpoint.
+	StopRefused(ctx context.Context, why string)
+}
+
+// Delivery is what must reach other nodes before a completion.
+type Delivery struct {
+	Outputs []job.Output
+	Log     []job.LogChunk
+}
+
+// Replicas says who holds a delivery. Short: fewer than asked, and policy accepts it.
+type Replicas struct {
+	Nodes []forgeyard.RunnerID
+	Short bool
+}
+
+// Verdict is what became of a checkpoint. Append only.
+type Verdict string
+
+// Verdicts.
+const (
+	VerdictNone      Verdict = ""          // there was none
+	VerdictCommitted Verdict = "committed" // in the log
+	VerdictContinue  Verdict = "continue"  // in the log, together with a grant of the next epoch
+	VerdictHeld      Verdict = "held"      // no quorum: the job waits, it is not executed again
+	VerdictRejected  Verdict = "rejected"  // the next epoch starts from the one before
+	VerdictStale     Verdict = "stale"     // another epoch is current: stop now
+)
+
+// Captured is what one look at a workload's checkpoints brought.
+type Captured struct {
+	Verdict Verdict
+	Seq     int
+	ID      forgeyard.Digest // manifest
+	Reason  string
+}
+
+// Folders are where a workload's checkpoint traffic is, on the host.
+type Folders struct{ Ckpt, Ctl, Build string }
+
+// Checkpointer stores and commits checkpoints of one epoch. Calls do not overlap.
+type Checkpointer interface {
+	// Poll takes what was sealed since the last call and answers the program. final
+	// means that its tree is gone and nobody waits for an answer.
+	Poll(ctx context.Context, f Folders, final bool) (Captured, error)
+	// Exit takes the declared files of a program that exited with the checkpoint code;
+	// its whole tree is confirmed dead. yield: the job is being given back, so no next epoch is wanted here.
+	Exit(ctx context.Context, f Folders, yield bool) (Captured, error)
+}
+
+// End is how an epoch ended on this node.
+type End string
+
+// Ends.
+const (
+	EndCompleted       End = "completed"        // propose the completion with the result
+	EndYielded         End = "yielded"          // given back, as a stop asked
+	EndCheckpoint      End = "checkpoint"       // exited for a checkpoint; Captured says what follows
+	EndRestoreRejected End = "restore_rejected" // the program cannot use the restored state
+	EndTryLater        End = "try_later"        // EX_TEMPFAIL of a resumable program
+	EndLease           End = "lease"            // the right to act ended; propose nothing
+)
+
+// Ended tells how an epoch ended, beside the result.
+type Ended struct {
+	Kind       End
+	Stop       string   // the stop that was being followed, if any
+	Checkpoint Captured // the last one taken
+	Log        []job.LogChunk
+	LastLogSeq uint64
+	// Undelivered is why outputs did not reach their replicas; empty when they did. The
+	// result stands all the same: passing and being delivered are two facts (E30).
+	Undelivered string
+}
+
+// Start begins an epoch and returns at once. Conflict: it is active here already.
+// The context bounds the attempt's life; its end is like LeaseEnded.
+func (r *Runner) Start(ctx context.Context, t Task, h Hooks) (*Attempt, error) {
+	if t.Authority.Fence.IsZero() || t.Authority.Attempt == "" {
+		return nil, forgeyard.Errorf("run", forgeyard.Invalid, "attempt %q under fence %s has no authority", t.Authority.Attempt, t.Authority.Fence)
+	}
+	if t.Spec.Resume.Mode == job.ResumeApplication && t.Checkpoints == nil {
+		return nil, forgeyard.Errorf("run", forgeyard.Invalid, "the contract has checkpoints and nobody takes them")
+	}
+	a := newAttempt(ctx, r, t, h)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.active[a.id]; ok {
+		return nil, forgeyard.Errorf("run", forgeyard.Conflict, "epoch %s is active here already", a.id)
+	}
+	r.active[a.id] = a
+	go a.live()
+	return a, nil
+}
+
+// Active lists the attempts that were started and not finished.
+func (r *Runner) Active() []*Attempt {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var l []*Attempt
+	for _, a := range r.active {
+		l = append(l, a)
+	}
+	slices.SortFunc(l, func(a, b *Attempt) int { return cmpString(a.id, b.id) })
+	return l
+}
+
+func cmpString(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// epochName names an epoch in paths, control groups and state files.
+func epochName(a forgeyard.Authority) string {
+	return fmt.Sprintf("%s-%d", a.Attempt, a.Fence.Epoch)
+}
+
+// PinOwner owns what an attempt needs and made, in the local store. The node unpins it
+// when the result is kept otherwise.
+func PinOwner(a forgeyard.AttemptID) string { return "attempt/" + string(a) }
+
+// seconds for the environment: whole, and never below one unless zero.
+func seconds(d time.Duration) int64 {
+	if d > 0 && d < time.Second {
+		return 1
+	}
+	return int64(d / time.Second)
+}

@@ -1,0 +1,84 @@
+package runner
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/invariant"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+)
+
+// state is what a later process of this runner needs to clean up after this one. It
+// helps recovery and is never authority (07§39). No secret is in it (07§62).
+type state struct {
+	Version    int                 `json:"version"` // stateVersion
+	Authority  forgeyard.Authority `json:"authority"`
+	Phase      job.Phase           `json:"phase"`
+	Workspace  string              `json:"workspace,omitempty"`
+	Sandbox    job.Sandbox         `json:"sandbox,omitempty"`
+	Orphan     executor.Orphan     `json:"orphan,omitzero"`
+	Grants     []grant             `json:"grants,omitempty"`
+	Completion []byte              `json:"completion,omitempty"`
+}
+
+const (
+	stateVersion = 1
+	stateSuffix  = ".json"
+)
+
+// save changes the state file: temp, fsync, rename, fsync of the folder (07§41).
+func (a *Attempt) save(change func(*state)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change(&a.state)
+	a.state.Version, a.state.Authority = stateVersion, a.task.Authority
+	a.state.Phase = a.phase
+	b, err := json.MarshalIndent(a.state, "", "  ")
+	invariant.NoError(err, "the recovery state encodes")
+	return writeDurably(filepath.Join(a.run.cfg.StateDir, a.id+stateSuffix), b)
+}
+
+func writeDurably(file string, b []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(file), ".tmp-*")
+	if err != nil {
+		return forgeyard.E("write state", executor.KindOfDisk(err), err)
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return forgeyard.E("write state", executor.KindOfDisk(err), errors.Join(err, absent(os.Remove(f.Name()))))
+	}
+	return syncDir(filepath.Dir(file))
+}
+
+func absent(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// KeepCompletion keeps the completion that is about to be proposed, with its message id,
+// across a restart: the answer may be lost, and only the same message may be sent
+// again (07§93–94). The bytes are the caller's; Recover gives them back.
+func (a *Attempt) KeepCompletion(b []byte) error {
+	return a.save(func(s *state) { s.Completion = b })
+}
+
+// forget removes a state file.
+func (r *Runner) forget(id string) error {
+	if err := absent(os.Remove(filepath.Join(r.cfg.StateDir, id+stateSuffix))); err != nil {
+		return forgeyard.E("forget "+id, executor.KindOfDisk(err), err)
+	}
+	return syncDir(r.cfg.StateDir)
+}
+
+// Forget removes what Recover kept of an epoch, once its completion was answered.
+func (r *Runner) Forget(a forgeyard.Authority) error { return r.forget(epochName(a)) }

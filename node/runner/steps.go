@@ -1,0 +1,260 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/runner/spool"
+)
+
+// exTempFail is sysexits' "cannot run now, try later" (FYCP/1 §6).
+const exTempFail = 75
+
+// runSteps runs one step after the other; nil when all passed.
+func (a *Attempt) runSteps() *verdict {
+	late := a.run.cfg.Clock.After(a.task.Spec.Timeouts.Run)
+	if a.task.Spec.Timeouts.Run <= 0 {
+		late = nil
+	}
+	for i, s := range a.task.Spec.Steps {
+		if v := a.interrupted(); v != nil {
+			return v
+		}
+		if v := a.runStep(i, s, late); v != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+// runStep runs one step to the confirmed end of its tree.
+func (a *Attempt) runStep(i int, s job.Step, late <-chan time.Time) *verdict {
+	n := i + 1
+	a.event(n, map[string]any{"event": "step_start", "step": n, "name": s.Name})
+	began := a.run.cfg.Clock.Now()
+	h, v := a.startStep(n, s)
+	if v != nil {
+		return v
+	}
+	w := &watch{a: a, h: h, late: late, folders: a.folders()}
+	w.run()
+	a.kill(h)
+	w.last()
+	x := h.Wait()
+	r := job.StepResult{Name: s.Name, ExitCode: x.Code, Took: a.run.cfg.Clock.Now().Sub(began)}
+	if x.Signal != 0 {
+		r.Signal = signalName(x.Signal)
+	}
+	a.steps = append(a.steps, r)
+	a.event(n, map[string]any{"event": "step_end", "step": n, "name": s.Name, "exit_code": x.Code, "signal": r.Signal, "oom": x.OOM, "took_ms": r.Took.Milliseconds()})
+	return a.judge(s, x)
+}
+
+// startStep starts the program, and writes down who it is.
+func (a *Attempt) startStep(n int, s job.Step) (executor.Handle, *verdict) {
+	h, err := a.exec.Start(a.ctx, a.request(n, s))
+	if err == nil {
+		if !a.started {
+			a.started = true
+			a.enter(job.PhaseRunning) // only now: it really runs (07§66)
+		}
+		if err := a.save(func(st *state) { st.Orphan = h.Orphan() }); err != nil {
+			a.run.cfg.Log.Warn("recovery state not written", "attempt", a.id, "err", err)
+		}
+		return h, nil
+	}
+	a.note("step %d (%s) did not start: %v", n, s.Name, err)
+	if v := a.interrupted(); v != nil {
+		return nil, v
+	}
+	switch forgeyard.KindOf(err) {
+	case forgeyard.NotFound: // as a shell says it
+		a.steps = append(a.steps, job.StepResult{Name: s.Name, ExitCode: 127})
+		v := failure(job.WorkloadFailed, "step %d (%s): %v", n, s.Name, err)
+		v.code = 127
+		return nil, v
+	case forgeyard.NoSpace:
+		return nil, failure(job.DiskFull, "step %d (%s): %v", n, s.Name, err)
+	}
+	return nil, failure(job.SandboxSetup, "step %d (%s): %v", n, s.Name, err)
+}
+
+func (a *Attempt) request(n int, s job.Step) executor.Request {
+	dir := path.Join(a.view, executor.BuildDir)
+	if s.Dir != "" {
+		dir = path.Join(a.view, s.Dir)
+	}
+	res := a.task.Spec.Resources
+	r := executor.Request{
+		ID: a.id, Root: a.root, Argv: s.Argv(), Dir: dir, Env: a.environment(s),
+		Limits:  executor.Limits{MilliCPU: res.MilliCPU, Memory: res.Memory, Pids: res.Pids},
+		Network: a.task.Spec.Network,
+		Stdout:  a.log.Writer(a.ctx, spool.Stdout, uint16(n)), Stderr: a.log.Writer(a.ctx, spool.Stderr, uint16(n)),
+	}
+	for _, d := range a.devices {
+		r.Devices = append(r.Devices, d.bind)
+	}
+	return r
+}
+
+func (a *Attempt) folders() Folders {
+	in := func(d string) string { return filepath.Join(a.root, d) }
+	return Folders{Ckpt: in(executor.CkptDir), Ctl: in(executor.CtlDir), Build: in(executor.BuildDir)}
+}
+
+// kill ends the tree and does not return before that is confirmed: nothing may be
+// done, given back or proposed while something of it could still act (E29).
+func (a *Attempt) kill(h executor.Handle) {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), killLook)
+		err := h.Kill(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		a.run.cfg.Log.Error("the process tree does not end; the attempt is held until it does", "attempt", a.id, "pid", h.PID(), "err", err)
+		if forgeyard.KindOf(err) != forgeyard.Unavailable {
+			<-a.run.cfg.Clock.After(time.Second)
+		}
+	}
+}
+
+// judge says what a step's end means; nil: go on with the next.
+func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
+	o := a.asked()
+	resumable := a.contract.Mode == job.ResumeApplication
+	switch {
+	case a.ctx.Err() != nil || o.ends():
+		return a.withCode(a.interrupted(), x)
+	case resumable && x.Code == a.contract.ExitCode && x.Signal == 0:
+		return a.exitCheckpoint(o)
+	case x.Code == 0:
+		return nil // while a stop is in progress too: it is complete if its outputs commit
+	case o.gives():
+		return a.withCode(a.interrupted(), x)
+	case resumable && a.task.Restore != nil && x.Code == a.contract.RejectCode:
+		return &verdict{end: EndRestoreRejected, message: "the program rejects the restored state", code: x.Code}
+	case resumable && x.Code == exTempFail:
+		return &verdict{end: EndTryLater, message: "the program cannot run now", code: x.Code}
+	}
+	return a.withCode(a.whyFailed(s, x), x)
+}
+
+func (a *Attempt) withCode(v *verdict, x executor.Exit) *verdict {
+	if v != nil && v.code == 0 {
+		v.code = x.Code
+	}
+	return v
+}
+
+// whyFailed tells memory, disk and signals apart from a program that failed.
+func (a *Attempt) whyFailed(s job.Step, x executor.Exit) *verdict {
+	if x.OOM {
+		return failure(job.OutOfMemory, "step %s was killed for memory: the limit is %d bytes", s.Name, a.task.Spec.Resources.Memory)
+	}
+	free, err := diskFree(a.root)
+	if err == nil && (free < lowDisk || inodesFree(a.root) == 0) {
+		return failure(job.DiskFull, "step %s exited with %d on a disk with %d bytes free", s.Name, x.Code, free)
+	}
+	if x.Signal != 0 {
+		return failure(job.WorkloadFailed, "step %s was ended by %s", s.Name, signalName(x.Signal))
+	}
+	return failure(job.WorkloadFailed, "step %s exited with %d", s.Name, x.Code)
+}
+
+// exitCheckpoint commits what a program left that exited to be checkpointed. Its tree
+// is confirmed dead, so no other writer can exist: the strongest level.
+func (a *Attempt) exitCheckpoint(o order) *verdict {
+	a.enter(job.PhaseUploading)
+	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Upload, a.cancelled)
+	defer cancel()
+	c, err := a.task.Checkpoints.Exit(ctx, a.folders(), o.gives())
+	if v := a.interruptedByEnd(); v != nil {
+		return v
+	}
+	if err != nil {
+		a.note("checkpoint not taken: %v", err)
+		c = Captured{Verdict: VerdictHeld, Reason: err.Error()}
+		if errors.Is(context.Cause(ctx), errTimeout) {
+			c.Reason = fmt.Sprintf("no decision within %v: %v", a.task.Spec.Timeouts.Upload, err)
+		}
+	}
+	a.taken = c
+	a.tellCheckpoint(c)
+	switch {
+	case c.Verdict == VerdictStale:
+		a.endLease()
+		return a.interrupted()
+	case o.gives():
+		return &verdict{end: EndYielded, message: o.reason, code: a.contract.ExitCode}
+	}
+	return &verdict{end: EndCheckpoint, message: c.Reason, code: a.contract.ExitCode}
+}
+
+// interruptedByEnd is interrupted without the stops that give the job back.
+func (a *Attempt) interruptedByEnd() *verdict {
+	if a.ctx.Err() != nil || (a.asked().ends()) {
+		return a.interrupted()
+	}
+	return nil
+}
+
+func (a *Attempt) tellCheckpoint(c Captured) {
+	a.event(0, map[string]any{"event": "checkpoint", "verdict": c.Verdict, "seq": c.Seq, "id": c.ID.String(), "reason": forgeyard.Clip(c.Reason, maxMessage)})
+}
+
+// device is a leased device as the workload gets it.
+type device struct {
+	as   string
+	bind executor.Bind
+}
+
+// bindDevices makes the places for devices and lets the workload's user open them.
+func (a *Attempt) bindDevices(context.Context) error {
+	for _, b := range a.task.Devices {
+		d := device{as: b.As, bind: executor.Bind{Host: b.HostPath, Inside: b.HostPath}}
+		if a.view != a.root { // the executor has a file namespace
+			d.bind.Inside = path.Join(a.view, executor.DevicesDir, b.As)
+			place := filepath.Join(a.root, executor.DevicesDir, b.As)
+			if !filepath.IsLocal(b.As) || filepath.Base(b.As) != b.As {
+				return forgeyard.Errorf("device", forgeyard.Invalid, "%q cannot name a device", b.As)
+			}
+			if err := os.WriteFile(place, nil, 0o644); err != nil {
+				return forgeyard.E("device", executor.KindOfDisk(err), err)
+			}
+		}
+		uid, _ := a.exec.Owner()
+		g, err := lend(b.HostPath, uid)
+		if err != nil {
+			return forgeyard.E("device "+b.As, forgeyard.Unavailable, err)
+		}
+		a.devices = append(a.devices, d)
+		if g == nil {
+			continue
+		}
+		if err := a.save(func(s *state) { s.Grants = append(s.Grants, *g) }); err != nil {
+			return errors.Join(err, g.giveBack())
+		}
+	}
+	return nil
+}
+
+// returnDevices gives borrowed devices back to who owned them.
+func (a *Attempt) returnDevices() {
+	a.mu.Lock()
+	grants := a.state.Grants
+	a.mu.Unlock()
+	for _, g := range grants {
+		if err := g.giveBack(); err != nil {
+			a.run.cfg.Log.Error("a device keeps the workload's owner", "attempt", a.id, "err", err)
+		}
+	}
+}

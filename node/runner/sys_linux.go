@@ -1,0 +1,42 @@
+package runner
+
+import (
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// diskFree is what an ordinary user may still write, in bytes.
+func diskFree(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// inodesFree counts free inodes; a filesystem that has no such bound says 1.
+func inodesFree(dir string) int64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Files == 0 {
+		return 1
+	}
+	return int64(st.Ffree)
+}
+
+// mountsBelow lists mount points below dir in this process's namespace.
+func mountsBelow(dir string) ([]string, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var l []string
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) > 4 && (f[4] == dir || strings.HasPrefix(f[4], dir+"/")) {
+			l = append(l, f[4])
+		}
+	}
+	return l, nil
+}

@@ -1,0 +1,262 @@
+package runner
+
+import (
+	"context"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+)
+
+// stage is how far a stop has come.
+//
+//	none → asked (a checkpoint) → waiting (a critical section) → signalled → killed
+//
+// Stages are skipped where there is nothing to wait for; they never go back, but
+// for a suspend that was refused.
+type stage uint8
+
+const (
+	stageNone stage = iota
+	stageAsked
+	stageWaiting
+	stageSignalled
+	stageKilled
+)
+
+// watch follows one running step. One goroutine owns it.
+type watch struct {
+	a       *Attempt
+	h       executor.Handle
+	folders Folders
+	late    <-chan time.Time // the run time is over
+
+	order order
+	stage stage
+	timer <-chan time.Time // of the stage
+
+	looking chan looked        // a look is under way
+	stop    context.CancelFunc // of the look
+}
+
+type looked struct {
+	c   Captured
+	err error
+}
+
+// run returns when the main program has ended or its tree was killed.
+func (w *watch) run() {
+	tick := w.tick()
+	w.obey()
+	for {
+		select {
+		case <-w.h.Done():
+			return
+		case <-w.a.ctx.Done():
+			w.strike()
+			return
+		case <-w.a.bell:
+			w.obey()
+		case <-w.late:
+			w.a.give(order{kind: checkpoint.StopTimeout, reason: "the run time of " + w.a.task.Spec.Timeouts.Run.String() + " is over"})
+			w.obey()
+		case <-w.timer:
+			w.expired()
+		case <-tick:
+			tick = w.tick()
+			w.look()
+		case l := <-w.looking:
+			w.saw(l)
+		}
+	}
+}
+
+// tick comes when a look is due; never without checkpoints.
+func (w *watch) tick() <-chan time.Time {
+	if w.a.task.Checkpoints == nil || w.a.contract.Mode != job.ResumeApplication {
+		return nil
+	}
+	return w.a.run.cfg.Clock.After(pollEvery)
+}
+
+// look begins a look in a goroutine of its own: it may store gigabytes and wait for a
+// quorum, and neither may delay a signal.
+func (w *watch) look() {
+	if w.looking != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(w.a.ctx)
+	w.stop, w.looking = cancel, make(chan looked, 1)
+	go func(out chan<- looked) {
+		c, err := w.a.task.Checkpoints.Poll(ctx, w.folders, false)
+		out <- looked{c, err}
+	}(w.looking)
+}
+
+// saw takes what a look brought.
+func (w *watch) saw(l looked) {
+	w.stop()
+	w.looking, w.stop = nil, nil
+	w.take(l)
+}
+
+func (w *watch) take(l looked) {
+	if l.err != nil {
+		if w.a.ctx.Err() == nil {
+			w.a.note("checkpoint folders: %v", l.err)
+		}
+		return
+	}
+	switch l.c.Verdict {
+	case VerdictNone:
+		return
+	case VerdictStale:
+		w.a.endLease()
+	case VerdictCommitted, VerdictContinue:
+		if w.order.kind == checkpoint.StopCheckpoint {
+			w.a.withdraw(w.order)
+			w.reset()
+		} else if w.stage == stageAsked {
+			w.signal()
+		}
+	}
+	w.a.taken = l.c
+	w.a.tellCheckpoint(l.c)
+}
+
+// obey begins the order in force if it is stronger than the one being followed.
+func (w *watch) obey() {
+	o := w.a.asked()
+	if o.strength() <= w.order.strength() {
+		return
+	}
+	w.order = o
+	if o.force {
+		w.strike()
+		return
+	}
+	window := w.window()
+	asks := w.a.contract.Mode == job.ResumeApplication && (o.gives() || o.kind == checkpoint.StopCheckpoint) && window >= minWindow
+	w.request(checkpoint.Request{Kind: o.kind, Reason: o.reason, WantCheckpoint: asks, WantExit: o.kind != checkpoint.StopCheckpoint})
+	switch {
+	case o.kind == checkpoint.StopSuspend && !asks:
+		w.refuse("the job has no checkpoints")
+	case asks:
+		w.nudge()
+		if o.kind != checkpoint.StopCheckpoint && w.stage < stageAsked {
+			w.stage, w.timer = stageAsked, w.a.run.cfg.Clock.After(window)
+		}
+	case o.kind == checkpoint.StopCheckpoint:
+		w.a.withdraw(o)
+		w.reset()
+	default:
+		w.signal()
+	}
+}
+
+// window is how long a checkpoint may take.
+func (w *watch) window() time.Duration { return w.a.contract.Window }
+
+// request replaces request.json; a workload that spoiled its own folder is not asked.
+func (w *watch) request(r checkpoint.Request) {
+	if w.a.contract.Mode != job.ResumeApplication {
+		return
+	}
+	w.a.requests++
+	r.Seq = w.a.requests
+	if err := capture.WriteRequest(w.folders.Ctl, r); err != nil {
+		w.a.note("request not written: %v", err)
+	}
+}
+
+// nudge tells the main program alone that there is a request (K05).
+func (w *watch) nudge() {
+	if sig := signals[w.a.contract.Signal]; sig != 0 {
+		if err := w.h.Signal(sig); err != nil {
+			w.a.note("nudge: %v", err)
+		}
+	}
+}
+
+// reset goes back to running.
+func (w *watch) reset() {
+	w.order, w.stage, w.timer = order{}, stageNone, nil
+	w.request(checkpoint.Request{Kind: checkpoint.StopNone})
+}
+
+func (w *watch) refuse(why string) {
+	o := w.order
+	w.reset()
+	w.a.refuse(o, why)
+}
+
+// expired is the end of a stage's time.
+func (w *watch) expired() {
+	w.timer = nil
+	switch w.stage {
+	case stageAsked:
+		if w.order.kind == checkpoint.StopSuspend {
+			w.refuse("no checkpoint within " + w.window().String())
+			return
+		}
+		w.signal()
+	case stageWaiting:
+		w.terminate()
+	case stageSignalled:
+		w.strike()
+	}
+}
+
+// signal leads to the stop signal; a critical section may put it off once, by its
+// own length and ours.
+func (w *watch) signal() {
+	if w.stage >= stageWaiting {
+		return
+	}
+	c, in, err := capture.ReadCritical(w.folders.Ctl)
+	if w.a.contract.Mode == job.ResumeApplication && err == nil && in {
+		d := min(time.Duration(max(c.MaxMillis, 0))*time.Millisecond, maxCritical)
+		w.stage, w.timer = stageWaiting, w.a.run.cfg.Clock.After(d)
+		return
+	}
+	w.terminate()
+}
+
+func (w *watch) terminate() {
+	sig, ok := signals[w.a.task.Spec.Stop.Signal]
+	if !ok {
+		sig = signals["TERM"]
+	}
+	if err := w.h.SignalAll(sig); err != nil {
+		w.a.note("stop signal: %v", err)
+	}
+	w.stage, w.timer = stageSignalled, w.a.run.cfg.Clock.After(w.a.task.Spec.Stop.Grace)
+}
+
+func (w *watch) strike() {
+	w.stage, w.timer = stageKilled, nil
+	w.a.kill(w.h)
+}
+
+// last, after the tree is confirmed gone, waits for a look that is under way and takes what was
+// sealed before the end. A stop that ends the job does not wait for a quorum.
+func (w *watch) last() {
+	if w.looking != nil {
+		select {
+		case l := <-w.looking:
+			w.saw(l)
+		case <-w.a.cancelled:
+			w.stop()
+			w.saw(<-w.looking)
+		}
+	}
+	if w.tick() == nil || w.a.interruptedByEnd() != nil {
+		return
+	}
+	ctx, cancel := w.a.bounded(w.a.task.Spec.Timeouts.Upload, w.a.cancelled)
+	defer cancel()
+	c, err := w.a.task.Checkpoints.Poll(ctx, w.folders, true)
+	w.take(looked{c, err})
+}

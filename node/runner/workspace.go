@@ -1,0 +1,217 @@
+package runner
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/tree"
+	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+)
+
+// payloadDir holds a restored checkpoint, below the restore folder.
+const payloadDir = "payload"
+
+// newWorkspace makes a folder that no other epoch ever had or will have (E18).
+func newWorkspace(parent, epoch string, e executor.Executor) (string, error) {
+	var r [6]byte
+	if _, err := rand.Read(r[:]); err != nil {
+		return "", forgeyard.E("workspace", forgeyard.Unavailable, err)
+	}
+	root := filepath.Join(parent, epoch+"-"+hex.EncodeToString(r[:]))
+	if err := os.Mkdir(root, 0o711); err != nil {
+		return "", forgeyard.E("workspace", executor.KindOfDisk(err), err)
+	}
+	if err := os.Chmod(root, 0o711); err != nil { // the dedicated user passes through; it cannot list
+		return root, forgeyard.E("workspace", executor.KindOfDisk(err), err)
+	}
+	return root, executor.Layout(e, root)
+}
+
+// removeWorkspace deletes a workspace whose tree is dead. Something mounted in it means
+// that the tree was not all there was: then it stays, and is told (07§176).
+func removeWorkspace(root string) error {
+	mounted, err := mountsBelow(root)
+	if err != nil {
+		return forgeyard.E("remove workspace", forgeyard.Unavailable, err)
+	}
+	if len(mounted) > 0 {
+		return forgeyard.Errorf("remove workspace", forgeyard.Conflict, "%s is mounted in it", mounted[0]).WithHint("look who holds it, unmount it, and remove the folder")
+	}
+	return tree.Remove(root)
+}
+
+// inputs brings every input to its place, and puts a checkpoint back.
+func (a *Attempt) inputs(ctx context.Context) error {
+	pin := cas.Pin{Owner: PinOwner(a.task.Authority.Attempt)}
+	for _, in := range a.task.Spec.Inputs {
+		if in.Tree {
+			pin.Trees = append(pin.Trees, in.Digest)
+		} else {
+			pin.Roots = append(pin.Roots, in.Digest)
+		}
+	}
+	if err := a.run.cfg.Store.Pin(ctx, pin); err != nil {
+		return err
+	}
+	ins := slices.Clone(a.task.Spec.Inputs)
+	// Outer folders first: a tree is put into an empty folder only.
+	slices.SortStableFunc(ins, func(x, y job.Input) int { return cmpString(path.Clean(x.Path), path.Clean(y.Path)) })
+	for _, in := range ins {
+		if err := a.input(ctx, in); err != nil {
+			return fmt.Errorf("input %s (%s): %w", in.Path, in.Digest.Short(), err)
+		}
+	}
+	if a.task.Restore == nil {
+		return nil
+	}
+	return a.restore(ctx)
+}
+
+func (a *Attempt) input(ctx context.Context, in job.Input) error {
+	p := path.Clean(in.Path)
+	top, _, _ := strings.Cut(p, "/")
+	if !filepath.IsLocal(p) || (top != executor.SourceDir && top != executor.BuildDir) {
+		return forgeyard.Errorf("input", forgeyard.Invalid, "path %q is not below source or build", in.Path)
+	}
+	o := tree.Materialisation{Limits: tree.Limits{MaxBytes: a.task.Spec.Resources.Disk}}
+	uid, gid := a.exec.Owner()
+	if top == executor.BuildDir && uid >= 0 {
+		o.Chown, o.UID, o.GID = true, uid, gid
+	}
+	if err := a.parents(p, o); err != nil {
+		return err
+	}
+	dst := filepath.Join(a.root, filepath.FromSlash(p))
+	if in.Tree {
+		if err := a.run.cfg.FetchTree(ctx, in.Digest); err != nil {
+			return err
+		}
+		_, err := tree.Materialise(ctx, a.run.cfg.Store, in.Digest, dst, o)
+		if err == nil && p == executor.BuildDir {
+			err = a.ownBuild()
+		}
+		return err
+	}
+	if !a.run.cfg.Store.Has(ctx, in.Digest) {
+		if err := a.run.cfg.Fetch(ctx, cas.Ref{Digest: in.Digest, Size: in.Size, Manifest: in.Manifest}); err != nil {
+			return err
+		}
+	}
+	return a.inputFile(ctx, in.Digest, dst, o)
+}
+
+// ownBuild gives the build folder itself back its mode after a tree was put over it.
+func (a *Attempt) ownBuild() error {
+	return os.Chmod(filepath.Join(a.root, executor.BuildDir), 0o755)
+}
+
+// parents makes the folders above an input. No workload runs yet, so nobody can
+// put a link in their way.
+func (a *Attempt) parents(p string, o tree.Materialisation) error {
+	parts := strings.Split(path.Dir(p), "/")
+	dir := a.root
+	for _, part := range parts {
+		if part == "." {
+			continue
+		}
+		dir = filepath.Join(dir, part)
+		err := os.Mkdir(dir, 0o755)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err == nil && o.Chown {
+			err = os.Chown(dir, o.UID, o.GID)
+		}
+		if err != nil {
+			return forgeyard.E("input", executor.KindOfDisk(err), err)
+		}
+	}
+	return nil
+}
+
+// inputFile copies one blob, verified as it is read.
+func (a *Attempt) inputFile(ctx context.Context, d forgeyard.Digest, dst string, o tree.Materialisation) (err error) {
+	src, err := a.run.cfg.Store.Open(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	f, err := os.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return forgeyard.E("input", kindOfPath(err), err)
+	}
+	_, err = io.Copy(f, src)
+	if err == nil && o.Chown {
+		err = f.Chown(o.UID, o.GID)
+	}
+	if err = errors.Join(err, f.Close()); err != nil && forgeyard.KindOf(err) == forgeyard.Other {
+		err = forgeyard.E("input", executor.KindOfDisk(err), err)
+	}
+	return err
+}
+
+func kindOfPath(err error) forgeyard.Kind {
+	if errors.Is(err, os.ErrExist) {
+		return forgeyard.Invalid
+	}
+	return executor.KindOfDisk(err)
+}
+
+// restore brings the checkpoint here, verified, read-only, and for an exit-driven
+// one also copies its files to where they were (HTCondor's way).
+func (a *Attempt) restore(ctx context.Context) error {
+	cfg := a.run.cfg
+	if !cfg.Store.Has(ctx, a.task.Restore.ID) {
+		if err := cfg.Fetch(ctx, cas.Ref{Digest: a.task.Restore.ID}); err != nil {
+			return fmt.Errorf("checkpoint %s: %w", a.task.Restore.ID.Short(), err)
+		}
+	}
+	m, err := capture.LoadManifest(ctx, cfg.Store, a.task.Restore.ID)
+	if err != nil {
+		return err
+	}
+	if err := cfg.FetchTree(ctx, m.Payload); err != nil {
+		return fmt.Errorf("checkpoint payload %s: %w", m.Payload.Short(), err)
+	}
+	if err := capture.Restore(ctx, cfg.Store, m, filepath.Join(a.root, executor.RestoreDir, payloadDir)); err != nil {
+		return err
+	}
+	a.restored = &m
+	if !a.task.Restore.ExitDriven {
+		return nil
+	}
+	return a.putBack()
+}
+
+// putBack copies the payload over the build folder, owned by the workload's user.
+func (a *Attempt) putBack() (err error) {
+	from, err := os.OpenRoot(filepath.Join(a.root, executor.RestoreDir, payloadDir))
+	if err != nil {
+		return forgeyard.E("restore", forgeyard.Unavailable, err)
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	to, err := os.OpenRoot(filepath.Join(a.root, executor.BuildDir))
+	if err != nil {
+		return forgeyard.E("restore", forgeyard.Unavailable, err)
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	uid, gid := a.exec.Owner()
+	err = copyTree(from, to, uid, gid)
+	if err != nil {
+		return forgeyard.E("restore", executor.KindOfDisk(err), err)
+	}
+	return nil
+}
