@@ -1,6 +1,6 @@
 // Package render writes messages of the API the way our command lines promise:
 // snake_case keys, durations as Go duration strings, times in RFC 3339 UTC, sizes
-// as numbers, empty lists as lists. One place, so that every command and the HTTP
+// as numbers, empty lists as lists, a time that is not known as null. One place, so that every command and the HTTP
 // side agree.
 package render
 
@@ -117,15 +117,24 @@ func (p *printer) message(m protoreflect.Message) {
 	fields := d.Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
-		if f.HasPresence() && !m.Has(f) {
+		set := !f.HasPresence() || m.Has(f)
+		if !set && !isTime(f) {
 			continue // a message that is not set has no key: null would be a third state
 		}
 		p.item(n)
 		n++
 		p.key(string(f.Name()))
+		if !set {
+			p.w.WriteString("null") // a time that is not known: programs may rely on the key
+			continue
+		}
 		p.field(f, m.Get(f))
 	}
 	p.close('}', n)
+}
+
+func isTime(f protoreflect.FieldDescriptor) bool {
+	return f.Message() != nil && (f.Message().FullName() == timestampName || f.Message().FullName() == durationName)
 }
 
 // DurationOf reads a google.protobuf.Duration.

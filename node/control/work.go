@@ -51,7 +51,16 @@ func (s jobService) keepInputs(ctx context.Context, id forgeyard.JobID, spec job
 	if hold == "" {
 		return nil
 	}
-	return s.n.Store().Unpin(ctx, hold)
+	return s.n.Store().Unpin(ctx, holdOwner(hold))
+}
+
+// holdOwner is who keeps what is put under a hold. The prefix keeps a caller's word
+// from being the name of a job's pin.
+func holdOwner(hold string) string {
+	if hold == "" {
+		return ""
+	}
+	return "hold/" + hold
 }
 
 // InputPin keeps the inputs of a job.
@@ -224,7 +233,7 @@ func (s contentService) Put(ctx context.Context, st *connect.ClientStream[forgey
 		return nil, errors.Join(forgeyard.Errorf("cas put", forgeyard.Invalid, "nothing was sent"), st.Err())
 	}
 	first := st.Msg()
-	o := cas.PutOptions{Size: first.Size, Owner: first.Hold}
+	o := cas.PutOptions{Size: first.Size, Owner: holdOwner(first.Hold)}
 	if first.Expect != "" {
 		d, err := forgeyard.ParseDigest(first.Expect)
 		if err != nil {
@@ -405,6 +414,9 @@ func (s contentService) Pin(ctx context.Context, r *connect.Request[forgeyardv1.
 }
 
 func (s contentService) Unpin(ctx context.Context, r *connect.Request[forgeyardv1.UnpinRequest]) (*connect.Response[forgeyardv1.UnpinResponse], error) {
+	if r.Msg.Hold != "" {
+		return respond(&forgeyardv1.UnpinResponse{}, s.n.Store().Unpin(ctx, holdOwner(r.Msg.Hold)))
+	}
 	d, err := forgeyard.ParseDigest(r.Msg.Digest)
 	if err != nil {
 		return nil, err

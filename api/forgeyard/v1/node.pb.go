@@ -2923,6 +2923,7 @@ type UnpinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	Owner         string                 `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	Hold          string                 `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"` // instead: ends a hold under which objects were put
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2967,6 +2968,13 @@ func (x *UnpinRequest) GetDigest() string {
 func (x *UnpinRequest) GetOwner() string {
 	if x != nil {
 		return x.Owner
+	}
+	return ""
+}
+
+func (x *UnpinRequest) GetHold() string {
+	if x != nil {
+		return x.Hold
 	}
 	return ""
 }
@@ -4641,10 +4649,11 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12+\n" +
 	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x12\n" +
 	"\x04kind\x18\x04 \x01(\tR\x04kind\"\r\n" +
-	"\vPinResponse\"<\n" +
+	"\vPinResponse\"P\n" +
 	"\fUnpinRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
-	"\x05owner\x18\x02 \x01(\tR\x05owner\"\x0f\n" +
+	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04hold\x18\x03 \x01(\tR\x04hold\"\x0f\n" +
 	"\rUnpinResponse\"$\n" +
 	"\tGCRequest\x12\x17\n" +
 	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"l\n" +
