@@ -73,3 +73,15 @@ func TestDerivedIDsAreDistinctAndValid(t *testing.T) {
 		t.Fatal("an unsafe run id is refused (RS-009)")
 	}
 }
+
+func TestFenceText(t *testing.T) {
+	f := Fence{Incarnation: 1, Term: 2, Epoch: 1 << 63}
+	if back, err := ParseFence(f.String()); err != nil || back != f {
+		t.Fatalf("%v %v", back, err)
+	}
+	for _, bad := range []string{"", "1.2", "1.2.3.4", "01.2.3", "1.-2.3", "a.b.c"} {
+		if _, err := ParseFence(bad); KindOf(err) != Invalid {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}

@@ -3,6 +3,8 @@ package forgeyard
 import (
 	"cmp"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
 // Fence orders the rights to act on one job. It is compared left to right.
@@ -37,4 +39,21 @@ type Authority struct {
 	Runner  RunnerID
 	Session SessionID
 	Fence   Fence
+}
+
+// ParseFence reads what String writes.
+func ParseFence(s string) (Fence, error) {
+	var f Fence
+	parts := strings.Split(s, ".")
+	if len(parts) == 3 {
+		ok := true
+		for i, to := range []*uint64{&f.Incarnation, &f.Term, &f.Epoch} {
+			n, err := strconv.ParseUint(parts[i], 10, 64)
+			*to, ok = n, ok && err == nil
+		}
+		if ok && f.String() == s {
+			return f, nil
+		}
+	}
+	return Fence{}, E("parse", Invalid, fmt.Errorf("%q is not a fence: incarnation.term.epoch is expected", Clip(s, 80)))
 }

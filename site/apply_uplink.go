@@ -122,6 +122,16 @@ func (s *State) byGrant(id forgeyard.GrantID) (Job, bool) {
 	return Job{}, false
 }
 
+// HasOpenGrant reports whether a job under the grant has not ended.
+func (s *State) HasOpenGrant(id forgeyard.GrantID) bool {
+	for jid := range s.Open.All() {
+		if j, _ := s.Jobs.Get(jid); j.Grant != nil && j.Grant.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
 // outcome queues the end of a delegated job for the daemon.
 func (c *change) outcome(j Job) {
 	if j.Grant == nil {

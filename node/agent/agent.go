@@ -340,9 +340,11 @@ func (s *stepper) look(j site.Job) {
 		s.book.leases[id] = &entry{authority: j.Lease.Authority, policy: j.Lease.Policy, terms: j.Lease.Terms, stage: held, left: -1, spec: j.Spec.Resources}
 		return
 	case e.stage == held && j.Lease.State == lease.Accepted && !e.sent.IsZero() && e.deadline() > s.now:
-		if j.CancelAt != 0 {
-			e.cancelled = true
-			s.do(Cancel{Lease: id, Force: j.Force, Why: "cancelled by " + j.CancelBy})
+		if j.CancelAt != 0 { // a cancel while unstarted is applied before the start (K10)
+			if !e.cancelled {
+				e.cancelled = true
+				s.do(Cancel{Lease: id, Force: j.Force, Why: "cancelled by " + j.CancelBy})
+			}
 			return
 		}
 		e.stage = running

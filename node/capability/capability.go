@@ -19,8 +19,17 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/job"
-	"github.com/forgeyard/forgeyard-node/node/executor"
 )
+
+// DefaultPath is the PATH of workloads, and where toolchains are looked for: what
+// is advertised must be what a job finds (RA-214).
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"
+
+// Prober is the part of an executor that matters here.
+type Prober interface {
+	Kind() job.Sandbox
+	Probe(ctx context.Context) (job.SandboxCapability, error)
+}
 
 // Config says what to probe and what to leave for others.
 type Config struct {
@@ -34,12 +43,12 @@ type Config struct {
 	// Labels are the hints of the node's configuration.
 	Labels map[string]string
 	// Executors are probed; those that fail are left out and told to Log.
-	Executors []executor.Executor
+	Executors []Prober
 	// Devices as the configuration declares them.
 	Devices []job.DeviceFact
 	// HostNetwork is local policy: a spec may ask for it.
 	HostNetwork bool
-	// Path is where toolchains are looked for. Empty: executor.DefaultPath.
+	// Path is where toolchains are looked for. Empty: DefaultPath.
 	Path string
 	// Log gets what was left out and why. Nil: nobody.
 	Log *slog.Logger
@@ -55,7 +64,7 @@ func Probe(ctx context.Context, cfg Config) (job.Capabilities, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Path == "" {
-		cfg.Path = executor.DefaultPath
+		cfg.Path = DefaultPath
 	}
 	t, err := totals(cfg.DataDir)
 	if err != nil {

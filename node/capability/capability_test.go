@@ -10,12 +10,10 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
-	"github.com/forgeyard/forgeyard-node/node/executor"
 )
 
 // fake is an executor of which only the probe matters.
 type fake struct {
-	executor.Executor
 	kind job.Sandbox
 	fail bool
 }
@@ -33,7 +31,7 @@ func (f fake) Probe(context.Context) (job.SandboxCapability, error) {
 func TestProbe(t *testing.T) {
 	cfg := Config{
 		DataDir: t.TempDir(), Labels: map[string]string{"rack": "2", "room": "lab"}, ReserveMilliCPU: 500, ReserveMemory: 1 << 20, HostNetwork: true,
-		Executors: []executor.Executor{fake{kind: job.SandboxStrict}, fake{kind: job.SandboxProcess}},
+		Executors: []Prober{fake{kind: job.SandboxStrict}, fake{kind: job.SandboxProcess}},
 		Devices:   []job.DeviceFact{{ID: "b", Kind: "serial"}, {ID: "a", Kind: "serial"}},
 	}
 	c, err := Probe(t.Context(), cfg)
@@ -51,7 +49,7 @@ func TestProbe(t *testing.T) {
 	if err != nil || Digest(again) != Digest(c) {
 		t.Errorf("%s and %s, %v", Digest(c), Digest(again), err)
 	}
-	cfg.Executors = []executor.Executor{fake{kind: job.SandboxStrict, fail: true}}
+	cfg.Executors = []Prober{fake{kind: job.SandboxStrict, fail: true}}
 	less, err := Probe(t.Context(), cfg)
 	if err != nil || len(less.Sandboxes) != 0 || len(less.Networks) != 1 || Digest(less) == Digest(c) {
 		t.Errorf("%+v %v", less, err)

@@ -59,10 +59,58 @@ type ConsoleStream interface {
 	Receive() ([]byte, error)
 }
 
+// Access is what the callers of a Handler may do.
+type Access bool
+
+// ReadOnly is for loopback HTTP, which any process of the machine can reach: it shows,
+// and changes nothing. Full is for the unix socket, which belongs to one account.
+const (
+	ReadOnly Access = false
+	Full     Access = true
+)
+
+// reads are the procedures that change nothing.
+var reads = map[string]bool{
+	"Status": true, "Doctor": true, "Members": true, "Events": true, "ListTokens": true, "GetConfig": true, "List": true, "Show": true,
+	"Log": true, "Attach": true, "Stat": true, "Usage": true,
+}
+
+// gate refuses what the access does not cover.
+type gate struct{ access Access }
+
+func (g gate) check(procedure string) error {
+	if g.access == Full || reads[procedure[strings.LastIndexByte(procedure, '/')+1:]] {
+		return nil
+	}
+	return wire.ToConnect(forgeyard.Errorf("http", forgeyard.Denied, "%s changes something, and this address only shows", procedure).WithHint("use the control socket: leave --addr out"))
+}
+
+func (g gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+		if err := g.check(r.Spec().Procedure); err != nil {
+			return nil, err
+		}
+		return next(ctx, r)
+	}
+}
+
+func (g gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+func (g gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, c connect.StreamingHandlerConn) error {
+		if err := g.check(c.Spec().Procedure); err != nil {
+			return err
+		}
+		return next(ctx, c)
+	}
+}
+
 // Handler serves all services.
-func Handler(n Node) http.Handler {
+func Handler(n Node, access Access) http.Handler {
 	mux := http.NewServeMux()
-	opt := connect.WithHandlerOptions(connect.WithInterceptors(wire.Interceptor{}), connect.WithReadMaxBytes(maxMessage))
+	opt := connect.WithHandlerOptions(connect.WithInterceptors(gate{access}, wire.Interceptor{}), connect.WithReadMaxBytes(maxMessage))
 	mux.Handle(forgeyardv1connect.NewNodeServiceHandler(nodeService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewSiteServiceHandler(siteService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewJobServiceHandler(jobService{n}, opt))

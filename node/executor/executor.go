@@ -169,7 +169,3 @@ func Lookup(env []string, name string) string {
 	}
 	return ""
 }
-
-// DefaultPath is the PATH of workloads, and where toolchains are looked for: what
-// is advertised must be what a job finds (RA-214).
-const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"

@@ -33,6 +33,7 @@ type Applied struct {
 	Live    bool // false: replayed, or caught up with from before this process
 	Command site.Command
 	Reply   site.Reply
+	Before  *site.State // the state that it was applied to
 	State   *site.State
 }
 
@@ -61,12 +62,13 @@ func (r *Replica) Changed() <-chan struct{} {
 
 // Apply implements consensus.StateMachine.
 func (r *Replica) Apply(e consensus.Entry) any {
-	next, reply := r.state.Load().Apply(e.Index, e.Data)
+	before := r.state.Load()
+	next, reply := before.Apply(e.Index, e.Data)
 	r.set(next)
 	if len(r.observe) > 0 {
 		if cmd, err := site.Decode(e.Data); err == nil {
 			for _, f := range r.observe {
-				f(Applied{Index: e.Index, Live: e.Live, Command: cmd, Reply: reply, State: next})
+				f(Applied{Index: e.Index, Live: e.Live, Command: cmd, Reply: reply, Before: before, State: next})
 			}
 		}
 	}

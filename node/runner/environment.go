@@ -10,6 +10,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 )
 
@@ -18,7 +19,7 @@ import (
 func (a *Attempt) environment(s job.Step) []string {
 	build := path.Join(a.view, executor.BuildDir)
 	m := map[string]string{
-		"PATH": path.Join(a.view, executor.BinDir) + ":" + executor.DefaultPath,
+		"PATH": path.Join(a.view, executor.BinDir) + ":" + capability.DefaultPath,
 		"HOME": build, "TMPDIR": path.Join(a.view, executor.TmpDir), "LANG": "C.UTF-8", "USER": "job", "LOGNAME": "job", "SHELL": "/bin/sh",
 	}
 	maps.Copy(m, a.task.Spec.Env)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
@@ -25,7 +26,7 @@ func (a *Attempt) runSteps() *verdict {
 		late = nil
 	}
 	for i, s := range a.task.Spec.Steps {
-		if v := a.interrupted(); v != nil {
+		if v := a.interrupted(); v != nil && !(a.started && a.unsaved()) {
 			return v
 		}
 		if v := a.runStep(i, s, late); v != nil {
@@ -138,7 +139,7 @@ func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
 		return a.exitCheckpoint(o)
 	case x.Code == 0:
 		return nil // while a stop is in progress too: it is complete if its outputs commit
-	case o.gives():
+	case o.gives() && !a.unsaved():
 		return a.withCode(a.interrupted(), x)
 	case resumable && a.task.Restore != nil && x.Code == a.contract.RejectCode:
 		return &verdict{end: EndRestoreRejected, message: "the program rejects the restored state", code: x.Code}
@@ -146,6 +147,12 @@ func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
 		return &verdict{end: EndTryLater, message: "the program cannot run now", code: x.Code}
 	}
 	return a.withCode(a.whyFailed(s, x), x)
+}
+
+// unsaved reports a suspend that no checkpoint of this epoch backs: the job is not
+// suspended by it, whatever happens meanwhile.
+func (a *Attempt) unsaved() bool {
+	return a.asked().kind == checkpoint.StopSuspend && a.taken.Verdict != VerdictCommitted && a.taken.Verdict != VerdictContinue
 }
 
 func (a *Attempt) withCode(v *verdict, x executor.Exit) *verdict {

@@ -322,7 +322,8 @@ func (x *TermResponse) GetTerm() uint64 {
 
 type VouchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Marked        uint64                 `protobuf:"varint,1,opt,name=marked,proto3" json:"marked,omitempty"` // log index of the figure
+	Marked        uint64                 `protobuf:"varint,1,opt,name=marked,proto3" json:"marked,omitempty"`         // log index of the figure
+	AtMs          int64                  `protobuf:"varint,2,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"` // its wall time in Unix milliseconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -364,11 +365,19 @@ func (x *VouchRequest) GetMarked() uint64 {
 	return 0
 }
 
+func (x *VouchRequest) GetAtMs() int64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
 type VouchResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Known         bool                   `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"`
 	Elapsed       *durationpb.Duration   `protobuf:"bytes,2,opt,name=elapsed,proto3" json:"elapsed,omitempty"`
 	How           string                 `protobuf:"bytes,3,opt,name=how,proto3" json:"how,omitempty"` // boot clock | wall clock
+	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"` // why it cannot say
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -420,6 +429,13 @@ func (x *VouchResponse) GetElapsed() *durationpb.Duration {
 func (x *VouchResponse) GetHow() string {
 	if x != nil {
 		return x.How
+	}
+	return ""
+}
+
+func (x *VouchResponse) GetWhy() string {
+	if x != nil {
+		return x.Why
 	}
 	return ""
 }
@@ -973,13 +989,15 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x04left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04left\"\r\n" +
 	"\vTermRequest\"\"\n" +
 	"\fTermResponse\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\"&\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\";\n" +
 	"\fVouchRequest\x12\x16\n" +
-	"\x06marked\x18\x01 \x01(\x04R\x06marked\"l\n" +
+	"\x06marked\x18\x01 \x01(\x04R\x06marked\x12\x13\n" +
+	"\x05at_ms\x18\x02 \x01(\x03R\x04atMs\"~\n" +
 	"\rVouchResponse\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\bR\x05known\x123\n" +
 	"\aelapsed\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aelapsed\x12\x10\n" +
-	"\x03how\x18\x03 \x01(\tR\x03how\"'\n" +
+	"\x03how\x18\x03 \x01(\tR\x03how\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"'\n" +
 	"\x0eExplainRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"k\n" +
 	"\x0fExplainResponse\x12\x1b\n" +

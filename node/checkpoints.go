@@ -1,0 +1,183 @@
+package node
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/forgeyard/forgeyard-node"
+	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// checkpointer takes the checkpoints of one epoch: into the store, onto other nodes,
+// into the log, in this order; before the last nothing exists but garbage (§9).
+type checkpointer struct {
+	x        *execution
+	contract checkpoint.Contract
+	invalid  error
+	watcher  *capture.Watcher
+	last     int // highest slot answered
+}
+
+func newCheckpointer(x *execution) *checkpointer {
+	c := &checkpointer{x: x}
+	c.contract, c.invalid = checkpoint.NewContract(x.job.Spec.Resume, checkpoint.Limits{})
+	return c
+}
+
+func (c *checkpointer) expect() capture.Expect {
+	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last}
+}
+
+// Poll implements runner.Checkpointer.
+func (c *checkpointer) Poll(ctx context.Context, f runner.Folders, final bool) (runner.Captured, error) {
+	if c.invalid != nil {
+		return runner.Captured{}, c.invalid
+	}
+	if c.watcher == nil {
+		c.watcher = capture.NewWatcher(f.Ckpt, f.Ctl, c.x.authority.Attempt, c.x.authority.Fence.Epoch)
+	}
+	found, err := c.watcher.Poll()
+	if err != nil {
+		return runner.Captured{}, err
+	}
+	var out runner.Captured
+	for _, seq := range found.Sealed {
+		if out, err = c.takeSealed(ctx, f, seq); err != nil || out.Verdict == runner.VerdictStale {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+func (c *checkpointer) takeSealed(ctx context.Context, f runner.Folders, seq int) (runner.Captured, error) {
+	ing, err := capture.IngestSealed(ctx, c.x.n.store, filepath.Join(f.Ckpt, checkpoint.SlotName(seq)), c.expect())
+	if err != nil {
+		finding, final := checkpoint.FindingOf(err)
+		if !final {
+			return runner.Captured{}, err
+		}
+		c.last = max(c.last, seq)
+		return runner.Captured{Verdict: runner.VerdictRejected, Seq: seq, Reason: finding.String()}, c.settle(f, seq, finding.Status(), finding.String())
+	}
+	got, err := c.commit(ctx, ing, false)
+	if err != nil {
+		return got, err
+	}
+	c.last = max(c.last, seq)
+	return got, c.settle(f, seq, statusOf(got.Verdict), got.Reason)
+}
+
+func statusOf(v runner.Verdict) checkpoint.Status {
+	switch v {
+	case runner.VerdictCommitted, runner.VerdictContinue:
+		return checkpoint.StatusCommitted
+	case runner.VerdictStale:
+		return checkpoint.StatusStale
+	}
+	return checkpoint.StatusRejected
+}
+
+// settle answers the program, and frees the slot's disk.
+func (c *checkpointer) settle(f runner.Folders, seq int, st checkpoint.Status, reason string) error {
+	if err := c.watcher.Settle(checkpoint.Answer{Seq: seq, Status: st, Reason: reason}); err != nil {
+		return err
+	}
+	return capture.RemoveSlot(f.Ckpt, seq)
+}
+
+// Exit implements runner.Checkpointer.
+func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (runner.Captured, error) {
+	if c.invalid != nil {
+		return runner.Captured{}, c.invalid
+	}
+	e := c.expect()
+	if h, ok, err := capture.ReadHeartbeat(f.Ctl); err == nil && ok {
+		e.Progress = h.Progress
+	}
+	ing, err := capture.IngestExit(ctx, c.x.n.store, f.Build, e)
+	if err != nil {
+		if finding, final := checkpoint.FindingOf(err); final {
+			return runner.Captured{Verdict: runner.VerdictRejected, Reason: finding.String()}, nil
+		}
+		return runner.Captured{}, err
+	}
+	return c.commit(ctx, ing, !yield)
+}
+
+// commit replicates and proposes. The instant of the send is taken first: the next
+// epoch's holder counts from it.
+func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bool) (runner.Captured, error) {
+	x := c.x
+	got := runner.Captured{Seq: ing.Manifest.Seq, ID: ing.ID}
+	chunks := x.takeLog()
+	roots := append(checkpointRoots(ing), rootsOf(nil, chunks)...)
+	rep, err := x.n.replicate(ctx, job.DurSite, pinOf(checkpointPin(x.authority.Job, ing.ID), roots), roots)
+	if err != nil {
+		x.putBackLog(chunks)
+		return got, err
+	}
+	sent := x.n.clock.Now()
+	reply, err := x.n.proposer.Propose(ctx, site.Checkpoint{
+		Authority: x.authority, Commit: ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes), Log: chunks, Continue: goOn, Productive: true,
+	})
+	if err != nil {
+		x.putBackLog(chunks)
+		return got, err
+	}
+	done, err := site.Value[site.Checkpointed](reply)
+	switch {
+	case err == nil:
+	case forgeyard.KindOf(err) == forgeyard.Stale:
+		got.Verdict, got.Reason = runner.VerdictStale, err.Error()
+		return got, nil
+	default:
+		got.Verdict, got.Reason = runner.VerdictRejected, err.Error()
+		return got, x.n.store.Unpin(ctx, ing.Owner)
+	}
+	x.n.metrics.checkpoints.Inc()
+	got.Verdict = runner.VerdictCommitted
+	if done.Next != nil {
+		got.Verdict = runner.VerdictContinue
+		x.mu.Lock()
+		x.next = &grantedNext{authority: *done.Next, sent: sent}
+		x.mu.Unlock()
+	} else if goOn {
+		got.Verdict = runner.VerdictStale // the log took the job back: cancelled, stopped, drained
+		got.Reason = "the job is not to go on here"
+	}
+	return got, x.n.store.Unpin(ctx, ing.Owner) // the job's own pin keeps it now
+}
+
+func checkpointPin(j forgeyard.JobID, id forgeyard.Digest) string {
+	return "job/" + string(j) + "/checkpoint/" + id.Hex()[:16]
+}
+
+func checkpointRoots(ing capture.Ingested) []caspeer.Root {
+	var out []caspeer.Root
+	for _, b := range ing.Blobs {
+		out = append(out, caspeer.Root{Kind: caspeer.Blob, Ref: b})
+	}
+	for _, t := range ing.Trees {
+		out = append(out, caspeer.Root{Kind: caspeer.Tree, Ref: t})
+	}
+	return out
+}
+
+func (x *execution) takeLog() []job.LogChunk {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	l := x.log
+	x.log = nil
+	return l
+}
+
+func (x *execution) putBackLog(l []job.LogChunk) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.log = append(l, x.log...)
+}

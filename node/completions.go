@@ -1,0 +1,98 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// completion is a finished result on its way into the log. It is written down before
+// the first proposal and forgotten after the answer, so that neither a crash nor a
+// site without a quorum loses it (07§94, E13). It carries no secret.
+type completion struct {
+	Authority forgeyard.Authority `cbor:"1,keyasint"`
+	Message   forgeyard.MessageID `cbor:"2,keyasint"`
+	Result    job.Result          `cbor:"3,keyasint"`
+}
+
+func (c completion) encode() []byte { return cborx.Marshal(c) }
+
+func decodeCompletion(b []byte) (completion, error) {
+	var c completion
+	err := cborx.Unmarshal(b, &c)
+	return c, err
+}
+
+// deliver brings a completion to its answer, however long that takes, and ends the
+// lease here. keep, if given, writes it down first, for a process that comes after this
+// one. It returns false only when ctx ended before the answer.
+func (n *Node) deliver(ctx context.Context, c completion, keep func([]byte) error) bool {
+	if keep != nil {
+		if err := keep(c.encode()); err != nil {
+			// Going on without the file risks a repeat of the work after a crash, never a wrong
+			// result; holding the result back would lose it for certain.
+			n.log.Error("a completion could not be spooled", "job", c.Authority.Job, "err", err)
+		}
+	}
+	for wait := firstBackoff; ; wait = min(2*wait, 5*time.Second) {
+		v, err := n.proposeCompletion(ctx, c)
+		if err == nil {
+			n.answered(c, v)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		n.log.Warn("a completion waits for the site", "job", c.Authority.Job, "err", err)
+		if !n.pause(ctx, jitter(wait)) {
+			return false
+		}
+	}
+}
+
+func (n *Node) proposeCompletion(ctx context.Context, c completion) (site.Completed, error) {
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	reply, err := n.proposer.Propose(ctx, site.Complete{Authority: c.Authority, Message: c.Message, Result: c.Result})
+	if err != nil {
+		return site.Completed{}, err
+	}
+	return site.Value[site.Completed](reply)
+}
+
+// answered acts on one of the four answers: each of them is final for the runner.
+func (n *Node) answered(c completion, v site.Completed) {
+	n.metrics.completions.WithLabelValues(string(v.Verdict)).Inc()
+	log := n.log.With("job", c.Authority.Job, "epoch", c.Authority.Fence.Epoch, "outcome", c.Result.Outcome)
+	switch v.Verdict {
+	case site.Accepted, site.DuplicateAccepted:
+		log.Info("completion accepted", "answer", v.Verdict)
+	case site.StaleRejected:
+		log.Warn("completion refused: another epoch is current", "reason", v.Reason)
+	default:
+		log.Error("completion refused as invalid", "reason", v.Reason)
+	}
+	n.over(c.Authority.Lease)
+}
+
+// deliverRecovered sends what an earlier process finished and never saw answered, before
+// this one registers: registering supersedes the session that it was finished under.
+func (n *Node) deliverRecovered(ctx context.Context) {
+	for _, r := range n.recovered {
+		if len(r.Completion) > 0 {
+			c, err := decodeCompletion(r.Completion)
+			if err != nil {
+				n.log.Error("a completion of an earlier process cannot be read", "attempt", r.Authority.Attempt, "err", err)
+			} else if n.log.Info("delivering a completion of an earlier process", "job", c.Authority.Job); !n.deliver(ctx, c, nil) {
+				return
+			}
+		}
+		if err := n.runner.Forget(r.Authority); err != nil {
+			n.log.Warn("the record of an earlier attempt stays", "attempt", r.Authority.Attempt, "err", err)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
+	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+func capsDigest(c job.Capabilities) forgeyard.Digest { return cas.Sum(cborx.Marshal(c)) }
+
+// rootsOf are the roots of a delivery.
+func rootsOf(outs []job.Output, log []job.LogChunk) []caspeer.Root {
+	var roots []caspeer.Root
+	for _, o := range outs {
+		kind := caspeer.Blob
+		if o.Tree {
+			kind = caspeer.Tree
+		}
+		roots = append(roots, caspeer.Root{Kind: kind, Ref: cas.Ref{Digest: o.Digest, Size: o.Size, Manifest: o.Manifest}})
+	}
+	for _, c := range log {
+		roots = append(roots, caspeer.Root{Kind: caspeer.Blob, Ref: cas.Ref{Digest: c.Digest, Size: c.Size, Manifest: c.Manifest}})
+	}
+	return roots
+}
+
+func pinOf(owner string, roots []caspeer.Root) cas.Pin {
+	p := cas.Pin{Owner: owner}
+	for _, r := range roots {
+		if r.Kind == caspeer.Tree {
+			p.Trees = append(p.Trees, r.Ref.Digest)
+		} else {
+			p.Roots = append(p.Roots, r.Ref.Digest)
+		}
+	}
+	return p
+}
+
+// replicate brings roots, which are whole in the local store, to as many nodes as
+// the durability asks, this one included, each of which has acknowledged a durable
+// and pinned copy when it returns (§7). A site with fewer members than copies asks
+// for as many as it has, and the result is marked short.
+func (n *Node) replicate(ctx context.Context, d job.Durability, pin cas.Pin, roots []caspeer.Root) (runner.Replicas, error) {
+	me := n.enrolment.RunnerID
+	if len(pin.Roots)+len(pin.Trees) == 0 {
+		return runner.Replicas{Nodes: []forgeyard.RunnerID{me}}, nil
+	}
+	if err := n.store.Pin(ctx, pin); err != nil {
+		return runner.Replicas{}, err
+	}
+	have := []forgeyard.RunnerID{me}
+	if d == job.Ephemeral {
+		return runner.Replicas{Nodes: have}, nil
+	}
+	cfg := n.replica.State().Config.Durability
+	want := min(cfg.Copies, n.membersInSite())
+	var last error
+	for _, t := range n.targets() {
+		if len(have) >= want {
+			break
+		}
+		if err := n.exchange.Replicate(ctx, string(t), roots, pin.Owner, time.Time{}); err != nil {
+			last = err
+			n.log.Warn("a copy could not be made", "on", t, "what", pin.Owner, "err", err)
+			continue
+		}
+		have = append(have, t)
+	}
+	r := runner.Replicas{Nodes: have, Short: len(have) < cfg.Copies}
+	if len(have) >= want || cfg.AcceptFewer {
+		return r, nil
+	}
+	return r, forgeyard.Errorf("replicate", forgeyard.Unavailable, "%d of %d copies are made, no other node takes one: %v", len(have), want, last).
+		WithHint("bring another node up, or allow fewer: forgeyard-node site config set durability.accept_fewer true")
+}
+
+func (n *Node) membersInSite() int {
+	c := 0
+	for _, m := range n.replica.State().Members.All() {
+		if !m.Removed {
+			c++
+		}
+	}
+	return max(1, c)
+}
+
+// targets are the other members, those that gossip calls alive first.
+func (n *Node) targets() []forgeyard.RunnerID {
+	alive := map[forgeyard.RunnerID]bool{}
+	for _, m := range n.gossip.Members() {
+		alive[m.RunnerID] = m.State == mesh.StateAlive
+	}
+	var out []forgeyard.RunnerID
+	for id, m := range n.replica.State().Members.All() {
+		if id != n.enrolment.RunnerID && !m.Removed && m.Session.ID != "" {
+			out = append(out, id)
+		}
+	}
+	sort.SliceStable(out, func(i, j int) bool { return alive[out[i]] && !alive[out[j]] })
+	return out
+}
+
+// providers are where content of the site may be found, and the uplink last.
+func (n *Node) providers() []string {
+	var out []string
+	for _, t := range n.targets() {
+		out = append(out, string(t))
+	}
+	if s := n.replica.State(); s.Central.Peer != "" && !s.Central.Drill {
+		out = append(out, uplinkProvider)
+	}
+	return out
+}
+
+// fetch makes a blob local: from this store, then from peers, then over the uplink.
+func (n *Node) fetch(ctx context.Context, ref cas.Ref) error {
+	if n.store.Has(ctx, ref.Digest) {
+		return nil
+	}
+	if ref.Manifest.IsZero() && (ref.Size == 0 || ref.Size > cas.BlockSize) {
+		return n.exchange.FetchAny(ctx, ref.Digest, n.providers())
+	}
+	return n.exchange.Fetch(ctx, ref, n.providers())
+}
+
+func (n *Node) fetchTree(ctx context.Context, root forgeyard.Digest) error {
+	return n.exchange.FetchTree(ctx, root, n.providers())
+}
+
+// Bring makes content local for a person.
+func (n *Node) Bring(ctx context.Context, ref cas.Ref, isTree bool) error {
+	if isTree {
+		return n.fetchTree(ctx, ref.Digest)
+	}
+	return n.fetch(ctx, ref)
+}
+
+// Holders asks the other members who has a blob.
+func (n *Node) Holders(ctx context.Context, d forgeyard.Digest) []string {
+	targets := n.targets()
+	have := make([]bool, len(targets))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, t := range targets {
+		g.Go(func() error {
+			a, err := n.exchange.Ask(ctx, string(t), []forgeyard.Digest{d})
+			have[i] = err == nil && len(a) == 1 && a[0].Have
+			return nil // who does not answer has nothing to offer now
+		})
+	}
+	_ = g.Wait() // the functions return nil
+	var out []string
+	for i, t := range targets {
+		if have[i] {
+			out = append(out, n.memberName(t))
+		}
+	}
+	return out
+}
+
+func (n *Node) memberName(r forgeyard.RunnerID) string {
+	if m, ok := n.replica.State().Members.Get(r); ok {
+		return m.Name
+	}
+	return string(r)
+}
+
+// prefetch brings the inputs of a delegated job into the site before the site takes
+// the job in: what needs the uplink is done while there is one.
+func (n *Node) prefetch(ctx context.Context, d site.Delegation) error {
+	if d.Cancel || len(d.Spec) == 0 {
+		return nil
+	}
+	spec, err := job.DecodeSpec(d.Spec)
+	if err != nil {
+		return nil // the log refuses it by name, and tells the daemon
+	}
+	var roots []caspeer.Root
+	for _, in := range spec.Inputs {
+		ref := cas.Ref{Digest: in.Digest, Size: in.Size, Manifest: in.Manifest}
+		kind := caspeer.Blob
+		if in.Tree {
+			kind = caspeer.Tree
+			err = n.fetchTree(ctx, in.Digest)
+		} else {
+			err = n.fetch(ctx, ref)
+		}
+		if err != nil {
+			return err
+		}
+		roots = append(roots, caspeer.Root{Kind: kind, Ref: ref})
+	}
+	_, err = n.replicate(ctx, job.DurSite, pinOf("grant/"+string(d.Grant.ID), roots), roots)
+	return err
+}
+
+// holders are the peer ids of members that can serve content to the central daemon.
+func (n *Node) holders() []string {
+	out := []string{n.mesh.PeerID().String()}
+	for _, t := range n.targets() {
+		if m, ok := n.replica.State().Members.Get(t); ok && !slices.Contains(out, m.Peer) {
+			out = append(out, m.Peer)
+		}
+	}
+	return out
+}

@@ -1,0 +1,127 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/forgeyard/forgeyard-node"
+)
+
+// The folders of a data dir (architecture §11).
+const (
+	dirRaft       = "raft"
+	dirCAS        = "cas"
+	dirWorkspaces = "workspaces"
+	dirSpool      = "spool"
+	dirAgent      = "agent"
+	dirDevices    = "devices"
+	fileLock      = "lock"
+	fileFounding  = "identity/founding"
+	fileWitness   = "raft/witness"
+	fileControl   = "control.sock"
+)
+
+// dataDir is a locked data directory.
+type dataDir struct {
+	path string
+	lock *os.File
+}
+
+func (d *dataDir) join(parts ...string) string {
+	return filepath.Join(append([]string{d.path}, parts...)...)
+}
+
+// openDataDir makes the folders and takes the lock, which the kernel frees when the
+// process ends, however it ends.
+func openDataDir(path string) (*dataDir, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, forgeyard.E("data dir", forgeyard.Invalid, err)
+	}
+	for _, sub := range []string{"", "identity", dirRaft, dirCAS, dirWorkspaces, dirSpool, dirAgent, dirDevices} {
+		if err := os.MkdirAll(filepath.Join(abs, sub), 0o700); err != nil {
+			return nil, forgeyard.E("data dir", kindOfIO(err), err).WithHint("choose another with --data-dir")
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(abs, fileLock), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, forgeyard.E("data dir", kindOfIO(err), err)
+	}
+	if err := tryLock(f); err != nil {
+		holder := readPID(f)
+		f.Close()
+		return nil, forgeyard.Errorf("data dir", forgeyard.Conflict, "%s is in use by %s", abs, holder).WithHint("one daemon a data dir: stop that one, or give this one another --data-dir")
+	}
+	if err := writePID(f); err != nil {
+		f.Close()
+		return nil, forgeyard.E("data dir", kindOfIO(err), err)
+	}
+	return &dataDir{path: abs, lock: f}, nil
+}
+
+func readPID(f *os.File) string {
+	b := make([]byte, 32)
+	n, _ := f.ReadAt(b, 0) // a lock that nobody wrote to is still a lock
+	if pid := strings.TrimSpace(string(b[:n])); pid != "" {
+		return "process " + pid
+	}
+	return "another process"
+}
+
+func writePID(f *os.File) error {
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+func (d *dataDir) close() error { return d.lock.Close() }
+
+// writeFile replaces a file durably: temp, sync, rename, sync of the folder (07§41).
+func writeFile(path string, data []byte, mode os.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp*")
+	if err != nil {
+		return forgeyard.E("write", kindOfIO(err), err)
+	}
+	defer os.Remove(f.Name()) // gone already when all went well
+	_, err = f.Write(data)
+	for _, step := range []func() error{func() error { return f.Chmod(mode) }, f.Sync} {
+		if err == nil {
+			err = step()
+		}
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		return forgeyard.E("write", kindOfIO(err), fmt.Errorf("%s: %w", path, err))
+	}
+	return nil
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return forgeyard.E("remove", kindOfIO(err), err)
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/mesh"
+)
+
+// Health of a node (07§124).
+const (
+	healthHealthy   = "healthy"
+	healthDegraded  = "degraded"
+	healthUnhealthy = "unhealthy"
+)
+
+// Outcomes of one check.
+const (
+	checkOK   = "ok"
+	checkWarn = "warn"
+	checkFail = "fail"
+)
+
+// health runs the checks; the worst decides.
+func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
+	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
+		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkQuorum(ctx), n.checkCredential(), n.checkPeers(), n.checkUplink(),
+	}}
+	for _, c := range h.Checks {
+		switch {
+		case c.Status == checkFail:
+			h.Status = healthUnhealthy
+		case c.Status == checkWarn && h.Status == healthHealthy:
+			h.Status = healthDegraded
+		}
+	}
+	return h
+}
+
+func check(name string) *forgeyardv1.Health_Check {
+	return &forgeyardv1.Health_Check{Name: name, Status: checkOK}
+}
+
+func (n *Node) checkDisk() *forgeyardv1.Health_Check {
+	c := check("disk")
+	free, err := freeDisk(n.dir.path)
+	switch {
+	case err != nil:
+		c.Status, c.Detail = checkFail, err.Error()
+	case free < minFreeDisk:
+		c.Status, c.Detail = checkFail, fmt.Sprintf("%d bytes are free at %s, below %d no work is taken", free, n.dir.path, int64(minFreeDisk))
+		c.Fix = "free space there, or run: forgeyard-node cas gc"
+	default:
+		c.Detail = fmt.Sprintf("%d bytes are free at %s", free, n.dir.path)
+	}
+	return c
+}
+
+func (n *Node) checkStore(ctx context.Context) *forgeyardv1.Health_Check {
+	c := check("store")
+	u, err := n.store.Usage(ctx)
+	switch {
+	case err != nil:
+		c.Status, c.Detail, c.Fix = checkFail, err.Error(), "look at the log of the node"
+	case u.Limit > 0 && u.Bytes > u.Limit*9/10:
+		c.Status, c.Detail, c.Fix = checkWarn, fmt.Sprintf("%d of %d bytes are used", u.Bytes, u.Limit), "run: forgeyard-node cas gc, or raise cas.limit in node.yaml"
+	default:
+		c.Detail = fmt.Sprintf("%d objects, %d bytes", u.Objects, u.Bytes)
+	}
+	return c
+}
+
+func (n *Node) checkSandbox() *forgeyardv1.Health_Check {
+	c := check("sandbox")
+	caps := n.capsNow()
+	if len(caps.Sandboxes) == 0 {
+		c.Status, c.Detail = checkWarn, "no sandbox works here, so this node runs nothing"
+		c.Fix = "install bubblewrap (Debian: apt-get install bubblewrap), or list `process` under executors in node.yaml"
+		return c
+	}
+	for _, s := range caps.Sandboxes {
+		c.Detail += fmt.Sprintf("%s %s %v ", s.Kind, s.Version, s.Limits)
+	}
+	return c
+}
+
+func (n *Node) checkQuorum(ctx context.Context) *forgeyardv1.Health_Check {
+	c := check("quorum")
+	if !n.Quorum(ctx) {
+		c.Status, c.Detail = checkFail, "no majority of voters answers: nothing can be decided"
+		c.Fix = "bring the missing voters back: forgeyard-node site members shows them"
+		return c
+	}
+	id, _, term := n.group.Leader()
+	voters := 0
+	for _, m := range n.group.Members() {
+		if m.Voter {
+			voters++
+		}
+	}
+	c.Detail = fmt.Sprintf("%d voters, term %d, led by %s", voters, term, id)
+	if n.membersInSite() == 2 {
+		c.Status, c.Detail = checkWarn, c.Detail+"; a site of two nodes stops when its one voter does"
+		c.Fix = "add a third node"
+	}
+	return c
+}
+
+func (n *Node) checkCredential() *forgeyardv1.Health_Check {
+	c := check("credential")
+	cred, err := mesh.ParseCredential(n.enrolment.Credential)
+	if err != nil {
+		c.Status, c.Detail = checkFail, err.Error()
+		return c
+	}
+	left := cred.NotAfter.Sub(n.clock.Wall())
+	c.Detail = fmt.Sprintf("good until %s", cred.NotAfter.UTC().Format(time.RFC3339))
+	switch {
+	case left <= 0:
+		c.Status, c.Fix = checkFail, "join again with a new token"
+	case left < credentialRenew/2:
+		c.Status, c.Fix = checkWarn, "it renews itself when a voter can be reached"
+	}
+	return c
+}
+
+func (n *Node) checkPeers() *forgeyardv1.Health_Check {
+	c := check("peers")
+	alive, all := 0, 0
+	for _, m := range n.Members() {
+		all++
+		if m.State == string(mesh.StateAlive) {
+			alive++
+		}
+	}
+	c.Detail = fmt.Sprintf("%d of %d members are alive", alive, all)
+	if alive < all {
+		c.Status, c.Fix = checkWarn, "forgeyard-node site members shows who is missing"
+	}
+	return c
+}
+
+func (n *Node) checkUplink() *forgeyardv1.Health_Check {
+	c := check("uplink")
+	u := n.replica.State().Uplink
+	c.Detail = string(u.State)
+	if u.Doubt != "" {
+		c.Status, c.Detail, c.Fix = checkWarn, u.Doubt, "set the clock, or bring the uplink back"
+	}
+	return c
+}
+
+// Doctor implements control.Node.
+func (n *Node) Doctor(ctx context.Context) *forgeyardv1.DoctorResponse {
+	d := &forgeyardv1.DoctorResponse{Health: n.health(ctx)}
+	for _, s := range n.cfg.Sources {
+		d.Settings = append(d.Settings, &forgeyardv1.Setting{Key: s.Key, Value: s.Value, Source: string(s.Source)})
+	}
+	return d
+}

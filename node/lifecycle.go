@@ -1,0 +1,234 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/capability"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/process"
+	"github.com/forgeyard/forgeyard-node/node/executor/sandbox"
+	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink"
+)
+
+func sortStrings(s []string) { slices.Sort(s) }
+
+// olderThan reports whether an id was born that long ago; what is no id is not old.
+func olderThan(id string, now time.Time, d time.Duration) bool {
+	u, err := ulid.ParseStrict(id)
+	return err == nil && now.Sub(ulid.Time(u.Time())) > d
+}
+
+// openRunner makes the executors and the runner, and ends what an earlier process of
+// this node left running, before anything else of this one starts (07§249).
+func (n *Node) openRunner(ctx context.Context, _ *closers) error {
+	n.executors = map[job.Sandbox]executor.Executor{}
+	set := n.cfg.Settings
+	if set.Runs("sandbox") {
+		var binds []executor.Bind
+		for _, b := range set.Sandbox.ReadOnlyBinds {
+			binds = append(binds, executor.Bind{Host: b, Inside: b})
+		}
+		e, err := sandbox.New(sandbox.Config{ReadOnly: binds, HostNetwork: set.Policy.Allows(job.NetworkHost), ScratchDir: n.dir.join(dirWorkspaces)})
+		if err != nil {
+			n.log.Warn("the sandbox cannot be used here", "err", err)
+		} else {
+			n.executors[job.SandboxStrict] = e
+		}
+	}
+	if set.Runs("process") {
+		e, err := process.New(process.Config{UID: int(set.Process.UID), GID: int(set.Process.GID), ScratchDir: n.dir.join(dirWorkspaces)})
+		if err != nil {
+			return err
+		}
+		n.executors[job.SandboxProcess] = e
+	}
+	r, err := runner.New(runner.Config{
+		Site: n.enrolment.SiteID, Workspaces: n.dir.join(dirWorkspaces), Spool: n.dir.join(dirSpool), StateDir: n.dir.join(dirAgent),
+		Store: n.store, Fetch: n.fetch, FetchTree: n.fetchTree, Executors: n.executors, Clock: n.clock, Log: n.log,
+		HelperPath: n.cfg.Helper, ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit),
+	})
+	if err != nil {
+		return err
+	}
+	n.runner = r
+	n.recovered = r.Recover(ctx)
+	if len(n.recovered) > 0 {
+		n.log.Info("cleaned up after an earlier process", "attempts", len(n.recovered))
+	}
+	return nil
+}
+
+func (n *Node) capabilityConfig() capability.Config {
+	set := n.cfg.Settings
+	c := capability.Config{
+		ReserveMilliCPU: int64(set.Limits.Reserve.CPU), ReserveMemory: int64(set.Limits.Reserve.Memory), ReserveDisk: int64(set.Limits.Reserve.Disk),
+		MaxJobs: set.Limits.MaxJobs, DataDir: n.dir.path, Labels: set.Labels, HostNetwork: set.Policy.Allows(job.NetworkHost), Log: n.log,
+	}
+	for _, k := range []job.Sandbox{job.SandboxStrict, job.SandboxProcess} {
+		if e, ok := n.executors[k]; ok {
+			c.Executors = append(c.Executors, e)
+		}
+	}
+	for _, d := range set.Devices {
+		c.Devices = append(c.Devices, job.DeviceFact{ID: d.ID, Kind: d.Kind, Labels: d.Labels, Serial: d.Serial})
+	}
+	return c
+}
+
+// Drain implements control.Node: no new work; what runs goes on, or with cancel is
+// asked to stop. Active counts what still runs or was not acknowledged (E29).
+func (n *Node) Drain(ctx context.Context, r *forgeyardv1.DrainRequest) (*forgeyardv1.DrainResponse, error) {
+	m, _ := n.replica.State().Members.Get(n.enrolment.RunnerID)
+	yes := true
+	if !m.Draining || r.Cancel {
+		reply, err := n.Propose(ctx, "operator", site.MemberSet{Runner: n.enrolment.RunnerID, Draining: &yes, Cancel: r.Cancel})
+		if err != nil {
+			return nil, err
+		}
+		if err := reply.Err(); err != nil {
+			return nil, err
+		}
+	}
+	n.draining.Store(true)
+	n.setOnline()
+	if d := r.Deadline.AsDuration(); d > 0 {
+		go n.drainDeadline(context.WithoutCancel(ctx), d)
+	}
+	return &forgeyardv1.DrainResponse{Changed: !m.Draining, Active: int32(len(n.local.executions()))}, nil
+}
+
+// drainDeadline asks what still runs to give its job back when the time is over.
+func (n *Node) drainDeadline(ctx context.Context, d time.Duration) {
+	if !n.pause(ctx, d) || !n.draining.Load() {
+		return
+	}
+	for _, x := range n.local.executions() {
+		x.stop("drain", "the deadline of the drain has passed")
+	}
+}
+
+// Undrain implements control.Node.
+func (n *Node) Undrain(ctx context.Context) (*forgeyardv1.ResumeResponse, error) {
+	m, _ := n.replica.State().Members.Get(n.enrolment.RunnerID)
+	no := false
+	reply, err := n.Propose(ctx, "operator", site.MemberSet{Runner: n.enrolment.RunnerID, Draining: &no})
+	if err == nil {
+		err = reply.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	n.draining.Store(false)
+	n.setOnline()
+	return &forgeyardv1.ResumeResponse{Changed: m.Draining}, nil
+}
+
+// NewToken implements control.Node. The secret leaves this node once, in the answer.
+func (n *Node) NewToken(ctx context.Context, ttl time.Duration, uses int, mayVote bool) (*forgeyardv1.Token, error) {
+	secret, err := mesh.NewTokenSecret()
+	if err != nil {
+		return nil, err
+	}
+	t := mesh.Token{SiteID: n.enrolment.SiteID, TokenID: forgeyard.TokenID(n.NewID()), Secret: secret, Peers: n.enrollers()}
+	text, err := t.Text()
+	if err != nil {
+		return nil, err
+	}
+	expires := n.clock.Wall().Add(ttl)
+	hash := mesh.SecretHash(secret)
+	reply, err := n.Propose(ctx, "operator", site.TokenCreate{Token: t.TokenID, Hash: hash, Expires: forgeyard.WallOf(expires), Uses: uses, MayVote: mayVote})
+	if err == nil {
+		err = reply.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	v := &forgeyardv1.Token{TokenId: string(t.TokenID), Token: text, Expires: timestamppb.New(expires), UsesLeft: int32(uses), Role: "runner"}
+	if mayVote {
+		v.Role = "voter"
+	}
+	return v, nil
+}
+
+// enrollers are the members that can answer a join: this node first, then the others
+// that may vote, since they hold the site key.
+func (n *Node) enrollers() []mesh.PeerAddr {
+	const most = 5 // a token stays short enough to paste
+	out := []mesh.PeerAddr{n.ownAddr()}
+	if n.enrolment.SiteKey.IsZero() {
+		out = nil
+	}
+	st := n.replica.State()
+	for _, p := range n.memberAddrs() {
+		if m, ok := st.Members.Get(p.RunnerID); ok && m.MayVote && p.PeerID != n.mesh.PeerID() && len(out) < most && len(p.Addrs) > 0 {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// ConnectUplink implements control.Node.
+func (n *Node) ConnectUplink(ctx context.Context, ticket string) error {
+	if n.enrolment.SiteKey.IsZero() {
+		return forgeyard.Errorf("uplink connect", forgeyard.Denied, "%s holds no site key", n.enrolment.Name).WithHint("run it on a node that may vote")
+	}
+	c, err := uplink.Connect(ctx, n.mesh, uplink.ApplicantOf(n.replica.State(), n.enrolment.SiteKey), ticket)
+	if err != nil {
+		return err
+	}
+	reply, err := n.Propose(ctx, "operator", c)
+	if err != nil {
+		return err
+	}
+	return reply.Err()
+}
+
+// shutdown ends the work of this node in order: no new work, what runs is asked to give
+// its jobs back within the configured time, then killed; a leader hands over.
+func (n *Node) shutdown(ctx context.Context) {
+	n.stopping.Store(true)
+	n.setState(StateShuttingDown)
+	grace := n.cfg.Settings.Shutdown.Grace
+	ctx, cancel := context.WithTimeout(ctx, grace+closeTimeout)
+	defer cancel()
+	running := n.local.executions()
+	for _, x := range running {
+		x.stop("drain", "the node stops")
+	}
+	n.awaitExecutions(ctx, grace)
+	if n.group.IsLeader() {
+		if err := n.group.Transfer(ctx, ""); err != nil {
+			n.log.Info("leadership was not handed over", "err", err)
+		}
+	}
+}
+
+func (n *Node) awaitExecutions(ctx context.Context, grace time.Duration) {
+	deadline := n.clock.After(grace)
+	for len(n.local.executions()) > 0 {
+		changed := n.replica.Changed()
+		select {
+		case <-ctx.Done():
+			return
+		case <-deadline:
+			n.log.Warn("work is still running at the end of the shutdown's time", "attempts", len(n.local.executions()))
+			for _, x := range n.local.executions() {
+				x.leaseEnded("the node stops")
+			}
+			return
+		case <-changed:
+		case <-n.clock.After(100 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/node/agent"
+	"github.com/forgeyard/forgeyard-node/node/controllers"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// local is what this node knows of its own leases: the agent's book, and the
+// executions that the book's leases stand for.
+type local struct {
+	mu       sync.Mutex // guards book, running
+	book     *agent.Book
+	running  map[forgeyard.LeaseID]*execution
+	renewNow chan struct{}
+}
+
+func newLocal() *local {
+	return &local{book: agent.NewBook(), running: map[forgeyard.LeaseID]*execution{}, renewNow: make(chan struct{}, 1)}
+}
+
+func (l *local) toRenew() []forgeyard.Authority {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.book.ToRenew()
+}
+
+func (l *local) renewed(sent forgeyard.Instant, batch []forgeyard.Authority, answers []controllers.RenewalAnswer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, a := range batch {
+		l.book.Renewed(a.Lease, sent, answers[i].Answer, answers[i].Left)
+	}
+}
+
+// askRenewal makes the next heartbeat go out now.
+func (l *local) askRenewal() {
+	select {
+	case l.renewNow <- struct{}{}:
+	default: // one is due already
+	}
+}
+
+func (l *local) execution(id forgeyard.LeaseID) *execution {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running[id]
+}
+
+func (l *local) executions() []*execution {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []*execution
+	for _, e := range l.running {
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b *execution) int {
+		if a.authority.Lease < b.authority.Lease {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// agentLoop carries out what the agent decides. It steps at every change of the
+// state, at every deadline, and at least once a second, so that a process that was
+// stopped or asleep compares the clock as the first thing it does.
+func (n *Node) agentLoop(ctx context.Context) error {
+	for {
+		changed := n.replica.Changed()
+		now := n.clock.Now()
+		in := agent.Input{State: n.replica.State(), Me: n.enrolment.RunnerID, Session: n.session, Refusing: n.refusing(), Caps: n.capsNow()}
+		n.local.mu.Lock()
+		effects, wake := agent.Step(now, in, n.local.book)
+		n.local.mu.Unlock()
+		for _, e := range effects {
+			n.carryOut(ctx, e)
+		}
+		n.askForDeadlines()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-n.kick:
+		case <-n.clock.After(wake.Sub(n.clock.Now())):
+		}
+	}
+}
+
+// askForDeadlines renews at once when a lease is ours and we do not know until when.
+func (n *Node) askForDeadlines() {
+	n.local.mu.Lock()
+	defer n.local.mu.Unlock()
+	for _, a := range n.local.book.ToRenew() {
+		if n.local.book.Deadline(a.Lease).IsZero() {
+			n.local.askRenewal()
+			return
+		}
+	}
+}
+
+func (n *Node) capsNow() job.Capabilities {
+	if c := n.caps.Load(); c != nil {
+		return *c
+	}
+	return job.Capabilities{}
+}
+
+func (n *Node) carryOut(ctx context.Context, e agent.Effect) {
+	switch e := e.(type) {
+	case agent.Accept:
+		go n.accept(ctx, e.Authority)
+	case agent.Reject:
+		n.metrics.rejected.WithLabelValues(string(e.Reason)).Inc()
+		go n.tell(ctx, site.Reject{Authority: e.Authority, Reason: e.Reason, Detail: e.Detail})
+	case agent.Start:
+		n.begin(ctx, e.Job, e.Lease)
+	case agent.Cancel:
+		if x := n.local.execution(e.Lease); x != nil {
+			x.cancel(e.Why, e.Force)
+		} else {
+			n.cancelUnstarted(ctx, e.Lease, e.Why)
+		}
+	case agent.Stop:
+		if x := n.local.execution(e.Lease); x != nil {
+			x.stop(e.Kind, e.Why)
+		}
+	case agent.Kill:
+		if x := n.local.execution(e.Lease); x != nil {
+			x.leaseEnded(e.Why)
+		}
+	case agent.ResetDevice:
+		go n.resetDevice(ctx, e)
+	case agent.CheckDevice:
+		go n.checkDevice(ctx, e.Device)
+	}
+}
+
+// accept takes an offer. The instant of the send is the start of the holder's count.
+func (n *Node) accept(ctx context.Context, a forgeyard.Authority) {
+	sent := n.clock.Now()
+	_, err := n.propose(ctx, site.Accept{Authority: a})
+	n.local.mu.Lock()
+	if err == nil {
+		n.local.book.Accepted(a.Lease, sent)
+	} else {
+		n.local.book.NotAccepted(a.Lease)
+	}
+	n.local.mu.Unlock()
+	if err == nil {
+		n.metrics.accepted.Inc()
+	} else if ctx.Err() == nil {
+		n.log.Info("an offer was not taken", "lease", a.Lease, "err", err)
+	}
+	n.nudge()
+}
+
+// tell proposes something whose refusal changes nothing here.
+func (n *Node) tell(ctx context.Context, b site.Body) {
+	if _, err := n.propose(ctx, b); err != nil && ctx.Err() == nil {
+		n.log.Info("a report was not taken", "what", b, "err", err)
+	}
+}
+
+// cancelUnstarted answers a cancellation of a lease that was accepted and not begun:
+// nothing ran, so nothing needs to end.
+func (n *Node) cancelUnstarted(ctx context.Context, id forgeyard.LeaseID, why string) {
+	a, ok := n.authorityOf(id)
+	if !ok {
+		return
+	}
+	c := completion{Authority: a, Message: forgeyard.MessageID(NewID(n.clock)), Result: job.Result{Outcome: job.OutcomeCancelled, Message: why}}
+	go n.deliver(ctx, c, nil)
+}
+
+func (n *Node) authorityOf(id forgeyard.LeaseID) (forgeyard.Authority, bool) {
+	for _, a := range n.local.toRenew() {
+		if a.Lease == id {
+			return a, true
+		}
+	}
+	return forgeyard.Authority{}, false
+}
+
+// over ends a lease in the book: its tree is dead and its end was reported.
+func (n *Node) over(id forgeyard.LeaseID) {
+	n.local.mu.Lock()
+	n.local.book.Over(id)
+	delete(n.local.running, id)
+	n.local.mu.Unlock()
+	n.nudge()
+}
+
+// granted takes in the next epoch, which our proposal, sent then, was given in place.
+func (n *Node) granted(l lease.Lease, r job.Resources, sent forgeyard.Instant) {
+	n.local.mu.Lock()
+	n.local.book.Granted(l, r, sent)
+	n.local.mu.Unlock()
+	n.nudge()
+}

@@ -1,0 +1,97 @@
+package node
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/forgeyard/forgeyard-node/consensus"
+	"github.com/forgeyard/forgeyard-node/node/replica"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// metrics are the node's own, with the words of 07§184–185 and no job id as a label
+// (07§186): ids are in the logs.
+type metrics struct {
+	registry *prometheus.Registry
+
+	active, casBytes, spoolBytes, uplinkUsed, outbox      prometheus.Gauge
+	accepted, reconnects, renewals, badPeers, checkpoints prometheus.Counter
+	cleanupFailures, entries                              prometheus.Counter
+	rejected, completions, raftEvents, jobs               *prometheus.CounterVec
+}
+
+func newMetrics(n *Node) *metrics {
+	r := prometheus.NewRegistry()
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "forgeyard", Name: name, Help: help})
+		r.MustRegister(g)
+		return g
+	}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "forgeyard", Name: name, Help: help})
+		r.MustRegister(c)
+		return c
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "forgeyard", Name: name, Help: help}, []string{label})
+		r.MustRegister(c)
+		return c
+	}
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m := &metrics{
+		registry:        r,
+		active:          gauge("agent_active_jobs", "Executions under way on this node."),
+		casBytes:        gauge("cas_bytes", "Bytes in this node's content store."),
+		spoolBytes:      gauge("agent_log_spool_bytes", "Bytes of logs on this node's disk."),
+		uplinkUsed:      gauge("uplink_silence_seconds", "Silence of the uplink that is committed."),
+		outbox:          gauge("uplink_outbox_records", "Records that wait for the central daemon."),
+		accepted:        counter("agent_lease_accept_total", "Leases that this node accepted."),
+		reconnects:      counter("agent_reconnects_total", "Returns to the site after silence."),
+		renewals:        counter("lease_renewals_total", "Lease renewals that this node answered as leader."),
+		badPeers:        counter("cas_bad_peer_total", "Times that a peer offered content which does not match its name."),
+		checkpoints:     counter("checkpoint_committed_total", "Checkpoints of this node that the log took."),
+		cleanupFailures: counter("agent_workspace_cleanup_failures_total", "Workspaces that could not be cleaned."),
+		entries:         counter("log_entries_applied_total", "Commands applied."),
+		rejected:        vec("agent_lease_reject_total", "Leases that this node rejected, by reason.", "reason"),
+		completions:     vec("completions_total", "Answers to this node's completions.", "answer"),
+		raftEvents:      vec("raft_events_total", "What happened to this node's Raft group.", "event"),
+		jobs:            vec("jobs_ended_total", "Jobs of the site that ended while this node watched, by status.", "status"),
+	}
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "raft_leader", Help: "1 while this node leads."}, func() float64 {
+		if n.leading.Load() != nil {
+			return 1
+		}
+		return 0
+	}))
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "raft_applied_index", Help: "Last entry applied."}, func() float64 {
+		return float64(n.replica.State().Index)
+	}))
+	return m
+}
+
+func (m *metrics) raftEvent(e consensus.Event) { m.raftEvents.WithLabelValues(e.Kind.String()).Inc() }
+
+func (m *metrics) applied(a replica.Applied) {
+	m.entries.Inc()
+	m.uplinkUsed.Set(a.State.Uplink.Used.Seconds())
+	m.outbox.Set(float64(a.State.Outbox.Len()))
+	if !a.Live || a.State.EndedSeq == a.Before.EndedSeq {
+		return
+	}
+	for k := a.Before.EndedSeq + 1; k <= a.State.EndedSeq; k++ {
+		id, _ := a.State.Ended.Get(site.SeqKey(k))
+		if j, ok := a.State.Jobs.Get(id); ok {
+			m.jobs.WithLabelValues(string(j.Status)).Inc()
+		}
+	}
+}
+
+// sample refreshes what is read rather than counted.
+func (m *metrics) sample(ctx context.Context, n *Node) {
+	if u, err := n.store.Usage(ctx); err == nil {
+		m.casBytes.Set(float64(u.Bytes))
+	}
+	m.spoolBytes.Set(float64(n.spoolBytes()))
+}

@@ -1,0 +1,262 @@
+// Package node is one running node: it starts the parts in order, keeps them going,
+// and stops them in order.
+//
+// It acts. What it carries out is decided elsewhere: by the leader's controllers
+// (node/controllers), by the agent (node/agent) and by the site's rules (site).
+//
+//	start   data dir ▸ orphans killed ▸ store ▸ mesh ▸ log ▸ exchange ▸ services ▸ session ▸ agent, leader
+//	stop    agent (running work ends or is handed back) ▸ services ▸ leader ▸ log ▸ exchange ▸ mesh ▸ store
+//
+// Goroutines, all under one group: session (registers, renews), agent (steps), leader
+// (one leadership at a time), upkeep (peers, gossip, credential, clean-up), the two
+// servers, and one per running attempt. Each owns its own state; the site's state is
+// immutable and shared.
+//
+// Invariants: what an earlier process left running is dead before this one registers
+// (07§249); a finished result is on disk before it is proposed and until it is
+// answered (07§94).
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas/disk"
+	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
+	"github.com/forgeyard/forgeyard-node/consensus"
+	"github.com/forgeyard/forgeyard-node/devices/supervisor"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/replica"
+	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
+	"github.com/forgeyard/forgeyard-node/uplink"
+)
+
+type peerID = peer.ID
+
+// Config is what a node is made of.
+type Config struct {
+	Version  string       // of the program
+	DataDir  string       // absolute or relative; locked while the node runs
+	Settings sitecfg.Node // node.yaml with flags and environment applied
+	Sources  []sitecfg.Setting
+	Clock    clock.Clock  // nil: the system's
+	Log      *slog.Logger // nil: nowhere
+	Helper   string       // path of the fyjob binary that workloads get; empty: they get none
+	Ready    func(*Node)  // called once the node answers
+}
+
+// Node is a running node.
+type Node struct {
+	cfg       Config
+	clock     clock.Clock
+	log       *slog.Logger
+	dir       *dataDir
+	enrolment mesh.Enrolment
+	identity  mesh.Identity
+	session   forgeyard.SessionID
+	started   time.Time
+
+	store     *disk.Store
+	mesh      *mesh.Mesh
+	gossip    *mesh.Gossip
+	replica   *replica.Replica
+	group     *consensus.Group
+	proposer  *replica.Proposer
+	exchange  *caspeer.Exchange
+	peers     *peers
+	executors map[job.Sandbox]executor.Executor
+	runner    *runner.Runner
+	devices   *supervisor.Supervisor
+	witness   *uplink.Witness
+	link      *uplink.Link
+	recovered []runner.Recovered
+	metrics   *metrics
+
+	caps               atomic.Pointer[job.Capabilities]
+	state              atomic.Value // string: node state of 07§12
+	leading            atomic.Pointer[leadership]
+	local              *local // the agent's book and the running attempts
+	kick               chan struct{}
+	draining, stopping atomic.Bool
+
+	mu      sync.Mutex
+	servers serverAddrs
+}
+
+// Node states (07§12). Append only.
+const (
+	StateStarting     = "starting"
+	StateConnecting   = "connecting"
+	StateRegistering  = "registering"
+	StateOnline       = "online"
+	StateDraining     = "draining"
+	StateReconnecting = "reconnecting"
+	StateShuttingDown = "shutting_down"
+	StateOffline      = "offline"
+)
+
+// proposeTimeout is how long a call that a person waits for tries to reach a majority.
+const proposeTimeout = 8 * time.Second
+
+// Run runs the node until ctx ends, then stops it in order. A data dir that belongs
+// to no site gives NotFound.
+func Run(ctx context.Context, cfg Config) (err error) {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.System()
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	n := &Node{cfg: cfg, clock: cfg.Clock, log: cfg.Log, kick: make(chan struct{}, 1), started: cfg.Clock.Wall()}
+	n.session = forgeyard.SessionID(NewID(n.clock))
+	n.setState(StateStarting)
+	var closers closers
+	defer func() { err = errors.Join(err, closers.close()) }()
+	if err := n.open(ctx, &closers); err != nil {
+		return err
+	}
+	return n.serve(ctx)
+}
+
+// closers run in the reverse order of their opening.
+type closers []func() error
+
+func (c *closers) add(f func() error) { *c = append(*c, f) }
+
+func (c *closers) close() error {
+	var errs []error
+	for i := len(*c) - 1; i >= 0; i-- {
+		errs = append(errs, (*c)[i]())
+	}
+	return errors.Join(errs...)
+}
+
+func (n *Node) open(ctx context.Context, c *closers) error {
+	steps := []func(context.Context, *closers) error{
+		n.openData, n.openStore, n.openRunner, n.openMesh, n.openLog, n.openExchange, n.openGossip, n.openDevices,
+	}
+	for _, step := range steps {
+		if err := step(ctx, c); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return forgeyard.E("start", forgeyard.Interrupted, err)
+		}
+	}
+	return nil
+}
+
+func (n *Node) openData(_ context.Context, c *closers) error {
+	if _, err := os.Stat(n.cfg.DataDir); errors.Is(err, os.ErrNotExist) {
+		return notEnrolled(n.cfg.DataDir)
+	}
+	d, err := openDataDir(n.cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	c.add(d.close)
+	n.dir = d
+	if n.enrolment, err = mesh.LoadEnrolment(d.path); err != nil {
+		if forgeyard.KindOf(err) == forgeyard.NotFound {
+			return notEnrolled(d.path)
+		}
+		return err
+	}
+	if n.identity, err = mesh.LoadOrCreateIdentity(d.path); err != nil {
+		return err
+	}
+	if err := n.enrolment.Check(n.identity.PeerID()); err != nil {
+		return err
+	}
+	n.log = n.log.With("runner", n.enrolment.RunnerID, "session", forgeyard.Short(n.session))
+	n.metrics = newMetrics(n)
+	n.local = newLocal()
+	return nil
+}
+
+func notEnrolled(dir string) error {
+	return forgeyard.Errorf("up", forgeyard.NotFound, "%s belongs to no site", dir).
+		WithHint("start a site with `forgeyard-node init --site NAME`, or enter one with `forgeyard-node join TOKEN`")
+}
+
+func (n *Node) openStore(_ context.Context, c *closers) error {
+	s, err := disk.Open(disk.Config{Dir: n.dir.join(dirCAS), Limit: int64(n.cfg.Settings.CAS.Limit), Log: n.log, Clock: n.clock})
+	if err != nil {
+		return err
+	}
+	n.store = s
+	c.add(s.Close)
+	return nil
+}
+
+// serve runs the loops until ctx ends or one of them fails.
+func (n *Node) serve(ctx context.Context) error {
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	g, run := errgroup.WithContext(run)
+	servers, err := n.listen(run, g)
+	if err != nil {
+		return err
+	}
+	g.Go(func() error { return n.leaderLoop(run) })
+	g.Go(func() error { return n.upkeepLoop(run) })
+	g.Go(func() error { return n.agentLoop(run) })
+	g.Go(func() error { return n.sessionLoop(run) })
+	n.setState(StateConnecting)
+	if n.cfg.Ready != nil {
+		n.cfg.Ready(n)
+	}
+	select {
+	case <-ctx.Done():
+		n.log.Info("stopping")
+		n.shutdown(context.WithoutCancel(ctx))
+	case <-run.Done():
+	}
+	cancel()
+	servers.close()
+	err = g.Wait()
+	n.setState(StateOffline)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func (n *Node) setState(s string) { n.state.Store(s) }
+
+// State is the node's state (07§12).
+func (n *Node) State() string { return n.state.Load().(string) }
+
+// Site returns the newest state of the site that this node has.
+func (n *Node) Site() *site.State { return n.replica.State() }
+
+// nudge makes the agent look again.
+func (n *Node) nudge() {
+	select {
+	case n.kick <- struct{}{}:
+	default: // one look is due already
+	}
+}
+
+// Propose proposes in the name of this node.
+func (n *Node) propose(ctx context.Context, body site.Body) (site.Reply, error) {
+	reply, err := n.proposer.Propose(ctx, body)
+	if err != nil {
+		return reply, err
+	}
+	return reply, reply.Err()
+}

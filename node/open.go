@@ -1,0 +1,257 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
+	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
+	"github.com/forgeyard/forgeyard-node/consensus"
+	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/replica"
+	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink"
+)
+
+func (n *Node) openMesh(_ context.Context, c *closers) error {
+	n.replica = replica.New()
+	m, err := mesh.New(mesh.Config{
+		Identity: n.identity, SiteID: n.enrolment.SiteID, SiteName: n.enrolment.SiteName, SitePublicKey: n.enrolment.SitePublicKey,
+		Session: n.session, Credential: n.enrolment.Credential, Listen: n.cfg.Settings.Listen, Revoked: n.revoked,
+		OnPeer: func(mesh.Peer, bool) { n.nudge() }, Clock: n.clock, Logger: n.log,
+	})
+	if err != nil {
+		return err
+	}
+	n.mesh = m
+	c.add(m.Close)
+	n.peers = newPeers(n)
+	return n.addKnownAddrs(n.enrolment.Peers)
+}
+
+func (n *Node) addKnownAddrs(known []mesh.PeerAddr) error {
+	for _, p := range known {
+		if p.PeerID == n.mesh.PeerID() || len(p.Addrs) == 0 {
+			continue
+		}
+		if err := n.mesh.AddAddrs(p.PeerID, p.Addrs); err != nil {
+			n.log.Warn("an address of a peer is not usable", "peer", p.PeerID, "err", err)
+		}
+	}
+	return nil
+}
+
+// revoked asks the log whether a peer was removed.
+func (n *Node) revoked(p peer.ID, r forgeyard.RunnerID) bool {
+	s := n.replica.State()
+	if m, ok := s.Members.Get(r); ok {
+		return m.Removed
+	}
+	text := p.String()
+	for _, m := range s.Members.All() {
+		if m.Peer == text {
+			return m.Removed
+		}
+	}
+	return false // the log may not have come yet; the credential is checked all the same
+}
+
+func (n *Node) openLog(ctx context.Context, c *closers) error {
+	w, err := uplink.OpenWitness(uplink.WitnessConfig{Path: n.dir.join(fileWitness), Clock: n.clock, TimeSource: uplink.HasTimeSource, Log: n.log})
+	if err != nil {
+		return err
+	}
+	n.witness = w
+	c.add(w.Flush)
+	n.replica.Observe(n.applied)
+	n.proposer = &replica.Proposer{
+		Self: n.mesh.PeerID().String(), Forward: n.peers.forward, Clock: n.clock, By: n.enrolment.Name,
+		NewID: func() forgeyard.MessageID { return forgeyard.MessageID(NewID(n.clock)) }, Fallback: n.peers.anyMember,
+	}
+	if n.link, err = uplink.New(uplink.Config{
+		State: n.replica.State, Propose: n.proposer.Propose, Clock: n.clock, Vouch: n.vouch, Prefetch: n.prefetch, Holders: n.holders, Log: n.log,
+		Client: func(central string) forgeyardv1connect.DelegationServiceClient {
+			return uplink.NewClient(n.mesh, central)
+		},
+	}); err != nil {
+		return err
+	}
+	return n.openGroup(ctx, c)
+}
+
+func (n *Node) openGroup(ctx context.Context, c *closers) error {
+	layer, err := n.mesh.RaftLayer()
+	if err != nil {
+		return err
+	}
+	g, err := consensus.Open(consensus.Config{
+		Dir: n.dir.join(dirRaft), LocalID: string(n.enrolment.RunnerID), LocalAddr: n.mesh.PeerID().String(), Layer: layer,
+		FSM: n.replica, Clock: n.clock, Log: n.log, TermOf: n.peers.termOf, HashOf: n.peers.hashOf, OnEvent: n.onRaft,
+	})
+	if err != nil {
+		return err
+	}
+	n.group = g
+	n.proposer.Group = g
+	c.add(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		return g.Close(ctx)
+	})
+	return n.bootstrap(ctx)
+}
+
+// bootstrap starts the log of a new site. The founding record goes when the log
+// has the site, so a crash in between starts it again.
+func (n *Node) bootstrap(ctx context.Context) error {
+	f, err := loadFounding(n.dir)
+	if err != nil || f == nil {
+		return err
+	}
+	if err := n.group.Bootstrap(ctx); err != nil && forgeyard.KindOf(err) != forgeyard.Conflict {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	reply, err := n.proposer.Propose(ctx, *f)
+	if err != nil {
+		return err
+	}
+	if err := reply.Err(); err != nil && forgeyard.KindOf(err) != forgeyard.Conflict {
+		return err
+	}
+	return removeFile(n.dir.join(fileFounding))
+}
+
+// applied sees every entry of the log, in order, inside Apply.
+func (n *Node) applied(a replica.Applied) {
+	switch a.Command.Body.(type) {
+	case site.UplinkObserve, site.UplinkConnect:
+		if a.Live {
+			n.witness.Saw(a.State.Uplink)
+		}
+		n.link.Changed()
+	case site.Drill:
+		n.link.Changed()
+	case site.MemberSet:
+		go n.mesh.Recheck()
+	}
+	n.metrics.applied(a)
+	n.nudge()
+}
+
+func (n *Node) onRaft(e consensus.Event) {
+	level := n.log.Info
+	if e.Err != nil {
+		level = n.log.Warn
+	}
+	level("log: "+e.Kind.String(), "term", e.Term, "index", e.Index, "err", e.Err)
+	n.metrics.raftEvent(e)
+}
+
+func (n *Node) openExchange(_ context.Context, c *closers) error {
+	x, err := caspeer.New(caspeer.Config{
+		Host: n.mesh.HostFor(mesh.ClassMember, mesh.ClassUplink), Store: n.store, Log: n.log, Clock: n.clock,
+		Resolve: n.resolve, OnBadPeer: n.badPeer,
+	})
+	if err != nil {
+		return err
+	}
+	n.exchange = x
+	c.add(x.Close)
+	return nil
+}
+
+// uplinkProvider names the central daemon among the providers of content.
+const uplinkProvider = "uplink"
+
+// resolve finds the peer of a provider: a runner id, or the uplink.
+func (n *Node) resolve(provider string) (peer.AddrInfo, error) {
+	s := n.replica.State()
+	if provider == uplinkProvider {
+		if s.Central.Peer == "" || s.Central.Drill {
+			return peer.AddrInfo{}, forgeyard.Errorf("uplink", forgeyard.Unavailable, "there is no uplink now")
+		}
+		id, err := peer.Decode(s.Central.Peer)
+		return peer.AddrInfo{ID: id}, err
+	}
+	m, ok := s.Members.Get(forgeyard.RunnerID(provider))
+	if !ok || m.Removed {
+		return peer.AddrInfo{}, forgeyard.Errorf("provider", forgeyard.NotFound, "%s is not a member", provider)
+	}
+	id, err := peer.Decode(m.Peer)
+	return peer.AddrInfo{ID: id}, err
+}
+
+func (n *Node) badPeer(e caspeer.Event) {
+	n.log.Warn("a peer offered content that does not match its name", "peer", e.Peer, "digest", e.Digest, "reason", e.Reason)
+	n.metrics.badPeers.Inc()
+}
+
+func (n *Node) openGossip(_ context.Context, c *closers) error {
+	g, err := n.mesh.StartGossip(mesh.GossipConfig{
+		Addr: n.cfg.Settings.Gossip, Key: n.enrolment.GossipKey, SiteID: n.enrolment.SiteID, RunnerID: n.enrolment.RunnerID,
+		Meta: n.gossipMeta(), Seeds: n.gossipSeeds(), Revoked: n.revoked, OnMember: func(mesh.Member) { n.nudge() },
+		Clock: n.clock, Logger: n.log,
+	})
+	if err != nil {
+		return err
+	}
+	n.gossip = g
+	c.add(g.Close)
+	return nil
+}
+
+func (n *Node) gossipMeta() mesh.Meta {
+	m := mesh.Meta{PeerID: n.mesh.PeerID(), Name: n.enrolment.Name, Addrs: n.mesh.Addrs(), Session: n.session}
+	if c := n.caps.Load(); c != nil {
+		m.Capabilities = capsDigest(*c)
+	}
+	n.mu.Lock()
+	m.HTTPAddr = n.servers.http
+	n.mu.Unlock()
+	return m
+}
+
+func (n *Node) gossipSeeds() []string {
+	var out []string
+	for _, p := range n.memberAddrs() {
+		if p.GossipAddr != "" && p.PeerID != n.mesh.PeerID() {
+			out = append(out, p.GossipAddr)
+		}
+	}
+	return out
+}
+
+// memberAddrs is where members may be found: from the log, from gossip, and from
+// what this node was told when it joined.
+func (n *Node) memberAddrs() []mesh.PeerAddr {
+	byPeer := map[peer.ID]mesh.PeerAddr{}
+	for _, p := range n.enrolment.Peers {
+		byPeer[p.PeerID] = p
+	}
+	for _, m := range n.replica.State().Members.All() {
+		id, err := peer.Decode(m.Peer)
+		if err != nil || m.Removed {
+			continue
+		}
+		byPeer[id] = mesh.PeerAddr{RunnerID: m.Runner, PeerID: id, Addrs: m.Addrs, GossipAddr: m.Gossip}
+	}
+	byPeer[n.mesh.PeerID()] = n.ownAddr()
+	out := make([]mesh.PeerAddr, 0, len(byPeer))
+	for _, p := range byPeer {
+		out = append(out, p)
+	}
+	return out
+}
+
+func (n *Node) ownAddr() mesh.PeerAddr {
+	p := mesh.PeerAddr{RunnerID: n.enrolment.RunnerID, PeerID: n.mesh.PeerID(), Addrs: n.mesh.Addrs()}
+	if n.gossip != nil {
+		p.GossipAddr = n.gossip.Addr()
+	}
+	return p
+}

@@ -1,0 +1,139 @@
+package node
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
+	"github.com/forgeyard/forgeyard-node/api/wire"
+	"github.com/forgeyard/forgeyard-node/mesh"
+)
+
+// peers are the calls that this node makes to other members.
+type peers struct {
+	n      *Node
+	client *http.Client
+}
+
+// Deadlines of calls to peers: a dead one must not hold up what others could answer.
+const (
+	termTimeout    = 400 * time.Millisecond
+	forwardTimeout = 4 * time.Second
+	vouchTimeout   = time.Second
+)
+
+// hopsHeader counts how often a request was passed on: once is enough, since whoever
+// does not lead knows who does, or nobody does.
+const hopsHeader = "Forgeyard-Hops"
+
+func newPeers(n *Node) *peers {
+	return &peers{n: n, client: &http.Client{Transport: n.mesh.HTTPTransport(mesh.ProtoRPC)}}
+}
+
+// to returns the service of the peer at an address of the group: its peer id.
+func (p *peers) to(addr string) forgeyardv1connect.PeerServiceClient {
+	return forgeyardv1connect.NewPeerServiceClient(p.client, "http://"+addr, connect.WithInterceptors(wire.Interceptor{}), connect.WithGRPC())
+}
+
+// runner returns the service of a member.
+func (p *peers) runner(id forgeyard.RunnerID) (forgeyardv1connect.PeerServiceClient, error) {
+	m, ok := p.n.replica.State().Members.Get(id)
+	if !ok || m.Removed {
+		return nil, forgeyard.Errorf("peer", forgeyard.NotFound, "%s is not a member", id)
+	}
+	return p.to(m.Peer), nil
+}
+
+func (p *peers) termOf(ctx context.Context, addr string) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, termTimeout)
+	defer cancel()
+	r, err := p.to(addr).Term(ctx, connect.NewRequest(&forgeyardv1.TermRequest{}))
+	if err != nil {
+		return 0, err
+	}
+	return r.Msg.Term, nil
+}
+
+func (p *peers) hashOf(ctx context.Context, addr string, index uint64) ([32]byte, error) {
+	var h [32]byte
+	r, err := p.to(addr).Hash(ctx, connect.NewRequest(&forgeyardv1.HashRequest{Index: index}))
+	if err != nil {
+		return h, err
+	}
+	if copy(h[:], r.Msg.Hash) != len(h) {
+		return h, forgeyard.Errorf("hash", forgeyard.Invalid, "%d bytes from %s, 32 are expected", len(r.Msg.Hash), addr)
+	}
+	return h, nil
+}
+
+// forward carries a command to the node at addr.
+func (p *peers) forward(ctx context.Context, addr string, command []byte) (uint64, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+	defer cancel()
+	req := connect.NewRequest(&forgeyardv1.ProposeRequest{Command: command})
+	setHops(req.Header(), hopsOf(ctx)+1)
+	r, err := p.to(addr).Propose(ctx, req)
+	if err != nil {
+		return 0, nil, err
+	}
+	return r.Msg.Index, r.Msg.Reply, nil
+}
+
+type hopsKey struct{}
+
+func withHops(ctx context.Context, h http.Header) context.Context {
+	n, err := strconv.Atoi(h.Get(hopsHeader))
+	if err != nil {
+		n = 0 // not passed on yet
+	}
+	return context.WithValue(ctx, hopsKey{}, n)
+}
+
+func hopsOf(ctx context.Context) int {
+	n, _ := ctx.Value(hopsKey{}).(int)
+	return n
+}
+
+func setHops(h http.Header, n int) { h.Set(hopsHeader, strconv.Itoa(n)) }
+
+// anyMember is the address of a member to ask when no leader is known here: a node
+// that has just joined is not in the group yet. It takes turns.
+func (p *peers) anyMember(try int) string {
+	var all []string
+	for _, a := range p.n.memberAddrs() {
+		if a.PeerID != p.n.mesh.PeerID() {
+			all = append(all, a.PeerID.String())
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return all[try%len(all)]
+}
+
+// leader returns the service of the leader, or of a member who may know it.
+func (p *peers) leader(try int) (addr string, c forgeyardv1connect.PeerServiceClient, err error) {
+	_, addr, _ = p.n.group.Leader()
+	if addr == "" {
+		addr = p.anyMember(try)
+	}
+	if addr == "" {
+		return "", nil, forgeyard.Errorf("leader", forgeyard.Unavailable, "no leader is known")
+	}
+	return addr, p.to(addr), nil
+}
+
+func decodePeer(s string) (peer.ID, error) {
+	id, err := peer.Decode(s)
+	if err != nil {
+		return "", forgeyard.Errorf("peer", forgeyard.Invalid, "%q is not a peer id", forgeyard.Clip(s, 80))
+	}
+	return id, nil
+}

@@ -1,0 +1,223 @@
+package node
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/node/capability"
+	"github.com/forgeyard/forgeyard-node/node/controllers"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// Waits of the session loop.
+const (
+	firstBackoff = 100 * time.Millisecond
+	capsEvery    = time.Minute // how often the machine is probed again
+)
+
+// sessionLoop registers this process as the current session of its runner, then
+// renews its leases. It tries for ever; only a removal ends it (07§190).
+func (n *Node) sessionLoop(ctx context.Context) error {
+	if err := n.probe(ctx); err != nil {
+		return err
+	}
+	n.deliverRecovered(ctx)
+	for wait, try := firstBackoff, 0; ; try++ {
+		n.setState(StateRegistering)
+		err := n.register(ctx)
+		if err == nil {
+			break
+		}
+		if forgeyard.KindOf(err) == forgeyard.Denied {
+			n.log.Error("the site refuses this node", "err", err)
+			return err
+		}
+		if try%10 == 9 {
+			n.log.Warn("not registered yet", "tries", try+1, "err", err)
+		}
+		wait = min(2*wait, time.Duration(n.cfg.Settings.Reconnect.MaxBackoff))
+		if !n.pause(ctx, jitter(wait)) {
+			return nil
+		}
+	}
+	n.log.Info("registered")
+	n.learnDevices()
+	return n.renewLoop(ctx)
+}
+
+// jitter spreads what many nodes would do at the same time.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+
+func (n *Node) pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-n.clock.After(d):
+		return true
+	}
+}
+
+// probe looks at what the machine is; the snapshot travels only when it changed (07§21).
+func (n *Node) probe(ctx context.Context) error {
+	caps, err := capability.Probe(ctx, n.capabilityConfig())
+	if err != nil {
+		return err
+	}
+	n.caps.Store(&caps)
+	return nil
+}
+
+func (n *Node) register(ctx context.Context) error {
+	caps := *n.caps.Load()
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	own := n.ownAddr()
+	_, err := n.propose(ctx, site.Register{
+		Runner: n.enrolment.RunnerID, Session: n.session, Version: n.cfg.Version, Caps: caps, Digest: capsDigest(caps),
+		Addrs: own.Addrs, Gossip: own.GossipAddr, Labels: n.cfg.Settings.Labels,
+	})
+	if err == nil {
+		if gerr := n.gossip.UpdateMeta(n.gossipMeta()); gerr != nil {
+			n.log.Warn("gossip does not carry this node's record", "err", gerr)
+		}
+	}
+	return err
+}
+
+// renewLoop is the heartbeat: one batch for all leases, early when one of them has no
+// deadline yet, and again soon when it failed.
+func (n *Node) renewLoop(ctx context.Context) error {
+	fails := 0
+	nextProbe := n.clock.Now().Add(capsEvery)
+	for try := 0; ; try++ {
+		err := n.renewOnce(ctx, try)
+		wait := n.replica.State().Config.Lease.Renew
+		if wait <= 0 {
+			wait = time.Second // our copy of the log has not come yet
+		}
+		switch {
+		case err == nil:
+			if fails > 0 {
+				n.log.Info("the site answers again", "after_failures", fails)
+				n.metrics.reconnects.Inc()
+			}
+			fails = 0
+			n.setOnline()
+		case ctx.Err() != nil:
+			return nil
+		default:
+			fails++
+			if fails == 3 {
+				n.setState(StateReconnecting)
+				n.log.Warn("the site does not answer", "err", err)
+			}
+			wait = min(wait, firstBackoff<<min(fails, 6))
+		}
+		if n.clock.Now() > nextProbe {
+			n.refresh(ctx)
+			nextProbe = n.clock.Now().Add(capsEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.local.renewNow:
+		case <-n.clock.After(jitter(wait)):
+		}
+	}
+}
+
+func (n *Node) setOnline() {
+	switch {
+	case n.stopping.Load():
+	case n.draining.Load():
+		n.setState(StateDraining)
+	default:
+		n.setState(StateOnline)
+	}
+}
+
+// refresh registers again when the machine has changed.
+func (n *Node) refresh(ctx context.Context) {
+	before := capsDigest(*n.caps.Load())
+	if err := n.probe(ctx); err != nil {
+		n.log.Warn("the machine could not be probed", "err", err)
+		return
+	}
+	if capsDigest(*n.caps.Load()) == before {
+		return
+	}
+	n.log.Info("capabilities changed")
+	if err := n.register(ctx); err != nil {
+		n.log.Warn("the change was not registered", "err", err)
+	}
+}
+
+// renewOnce sends one heartbeat. The instant of the send is taken first: the holder
+// counts from it (decision 1).
+func (n *Node) renewOnce(ctx context.Context, try int) error {
+	batch := n.local.toRenew()
+	sign := controllers.Sign{Session: n.session, Pressure: n.pressure(), Refusing: n.refusingWords()}
+	sent := n.clock.Now()
+	answers, err := n.askRenewal(ctx, try, sign, batch)
+	if err != nil {
+		return err
+	}
+	n.local.renewed(sent, batch, answers)
+	n.nudge()
+	return nil
+}
+
+func (n *Node) askRenewal(ctx context.Context, try int, sign controllers.Sign, batch []forgeyard.Authority) ([]controllers.RenewalAnswer, error) {
+	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+	defer cancel()
+	if l := n.leading.Load(); l != nil {
+		var rs []controllers.Renewal
+		for _, a := range batch {
+			rs = append(rs, controllers.Renewal{Authority: a})
+		}
+		return l.renew(ctx, n.enrolment.RunnerID, sign, rs)
+	}
+	_, c, err := n.peers.leader(try)
+	if err != nil {
+		return nil, err
+	}
+	req := &forgeyardv1.RenewRequest{RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Pressure: sign.Pressure, Refusing: sign.Refusing}
+	for _, a := range batch {
+		req.Leases = append(req.Leases, authorityToWire(a))
+	}
+	out, err := c.Renew(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	if len(out.Msg.Answers) != len(batch) {
+		return nil, forgeyard.Errorf("renew", forgeyard.Invalid, "%d answers to %d leases", len(out.Msg.Answers), len(batch))
+	}
+	var as []controllers.RenewalAnswer
+	for _, a := range out.Msg.Answers {
+		as = append(as, answerFromWire(a))
+	}
+	return as, nil
+}
+
+func answerFromWire(a *forgeyardv1.RenewResponse_Answer) controllers.RenewalAnswer {
+	r := controllers.RenewalAnswer{Answer: lease.Answer(a.Answer), Reason: a.Reason, Left: -1}
+	if a.Left != nil {
+		r.Left = a.Left.AsDuration()
+	}
+	return r
+}
+
+func answerToWire(a controllers.RenewalAnswer) *forgeyardv1.RenewResponse_Answer {
+	w := &forgeyardv1.RenewResponse_Answer{Answer: string(a.Answer), Reason: a.Reason}
+	if a.Left >= 0 {
+		w.Left = durationpb.New(a.Left)
+	}
+	return w
+}

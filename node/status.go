@@ -1,0 +1,264 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/agent"
+	"github.com/forgeyard/forgeyard-node/node/control"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+var _ control.Node = (*Node)(nil)
+
+// Changed implements control.Node.
+func (n *Node) Changed() <-chan struct{} { return n.replica.Changed() }
+
+// Propose implements control.Node.
+func (n *Node) Propose(ctx context.Context, by string, body site.Body) (site.Reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	return n.proposer.ProposeAs(ctx, by+"@"+n.enrolment.Name, body)
+}
+
+// Wall implements control.Node.
+func (n *Node) Wall() time.Time { return n.clock.Wall() }
+
+// NewID implements control.Node.
+func (n *Node) NewID() string { return NewID(n.clock) }
+
+// Store implements control.Node.
+func (n *Node) Store() cas.Store { return n.store }
+
+// UploadLimit implements control.Node.
+func (n *Node) UploadLimit() int64 { return int64(n.replica.State().Config.Upload.Limit) }
+
+// Status implements control.Node.
+func (n *Node) Status(ctx context.Context) *forgeyardv1.NodeStatus {
+	st := n.replica.State()
+	id, _, _ := n.group.Leader()
+	caps := n.capsNow()
+	v := &forgeyardv1.NodeStatus{
+		RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Name: n.enrolment.Name, PeerId: n.mesh.PeerID().String(),
+		State: n.State(), Leader: n.memberName(forgeyard.RunnerID(id)), Quorum: n.Quorum(ctx), Pressure: n.pressure(),
+		NotTakingWork: n.refusingWords(), SpoolBytes: n.spoolBytes(), Health: n.health(ctx), Version: n.cfg.Version,
+		SiteId: string(n.enrolment.SiteID), SiteName: n.enrolment.SiteName, AppliedIndex: st.Index,
+		Capabilities: control.Caps(caps, capsDigest(caps)), Started: timestamppb.New(n.started), DataDir: n.dir.path, Pid: int64(os.Getpid()),
+	}
+	if u, err := n.store.Usage(ctx); err == nil {
+		v.Cas = &forgeyardv1.NodeStatus_CasUsage{Bytes: u.Bytes, Limit: u.Limit, Pinned: u.Pinned, Objects: u.Objects, DiskFree: u.DiskFree}
+	}
+	n.mu.Lock()
+	v.Addresses = &forgeyardv1.NodeStatus_Addresses{Mesh: n.mesh.Addrs(), Gossip: n.gossip.Addr(), Http: n.servers.http, Control: n.servers.control}
+	n.mu.Unlock()
+	for _, x := range n.local.executions() {
+		v.ActiveAttempts = append(v.ActiveAttempts, n.showExecution(x))
+	}
+	return v
+}
+
+func (n *Node) showExecution(x *execution) *forgeyardv1.NodeStatus_ActiveAttempt {
+	v := &forgeyardv1.NodeStatus_ActiveAttempt{
+		JobId: string(x.authority.Job), AttemptId: string(x.authority.Attempt), LeaseId: string(x.authority.Lease), Epoch: x.authority.Fence.Epoch,
+	}
+	x.mu.Lock()
+	v.Phase = string(x.phase)
+	if x.attempt != nil {
+		pid, _ := x.attempt.Process()
+		v.Pid = int64(pid)
+	}
+	x.mu.Unlock()
+	n.local.mu.Lock()
+	d := n.local.book.Deadline(x.authority.Lease)
+	n.local.mu.Unlock()
+	if !d.IsZero() {
+		v.DeadlineIn = durationpb.New(d.Sub(n.clock.Now()))
+	}
+	return v
+}
+
+// quorumTimeout is how long a person waits to hear that there is no quorum.
+const quorumTimeout = 1500 * time.Millisecond
+
+// Quorum reports whether a majority of voters stands behind a leader now.
+func (n *Node) Quorum(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, quorumTimeout)
+	defer cancel()
+	if n.group.IsLeader() {
+		_, err := n.group.Confirm(ctx)
+		return err == nil
+	}
+	_, c, err := n.peers.leader(0)
+	if err != nil {
+		return false
+	}
+	_, err = c.Barrier(ctx, connect.NewRequest(&forgeyardv1.BarrierRequest{}))
+	return err == nil
+}
+
+// Members implements control.Node: who belongs to the site, by the log, and how each
+// is, by gossip and by this node's view of the Raft group.
+func (n *Node) Members() []*forgeyardv1.Member {
+	st := n.replica.State()
+	leader, _, _ := n.group.Leader()
+	voters, inGroup := map[string]bool{}, map[string]bool{}
+	for _, m := range n.group.Members() {
+		voters[m.ID], inGroup[m.ID] = m.Voter, true
+	}
+	heard := map[forgeyard.RunnerID]mesh.Member{}
+	for _, m := range n.gossip.Members() {
+		heard[m.RunnerID] = m
+	}
+	var out []*forgeyardv1.Member
+	for _, m := range byOrder(st) {
+		id := string(m.Runner)
+		v := &forgeyardv1.Member{
+			RunnerId: id, Name: m.Name, PeerId: m.Peer, Role: "pending", Voter: voters[id], State: "unknown", SessionId: string(m.Session.ID),
+			Draining: m.Draining, Disabled: m.Disabled, Leader: id == leader, Labels: m.Labels, Addrs: m.Addrs, Version: m.Session.Version,
+			Joined: timestamppb.New(m.Joined.Time()), Capabilities: control.Caps(m.Caps, m.Digest),
+		}
+		switch {
+		case voters[id]:
+			v.Role = "voter"
+		case inGroup[id]:
+			v.Role = "nonvoter"
+		}
+		if g, ok := heard[m.Runner]; ok {
+			v.State, v.AsOf, v.Http = string(g.State), timestamppb.New(g.AsOf), g.Meta.HTTPAddr
+		}
+		if m.Runner == n.enrolment.RunnerID {
+			v.State, v.AsOf = string(mesh.StateAlive), timestamppb.New(n.clock.Wall())
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+func byOrder(st *site.State) []site.Member {
+	var all []site.Member
+	for _, m := range st.Members.All() {
+		if !m.Removed {
+			all = append(all, m)
+		}
+	}
+	slices.SortFunc(all, func(a, b site.Member) int { return cmp.Compare(a.Order, b.Order) })
+	return all
+}
+
+// UplinkUsed implements control.Node. Only the leader counts; elsewhere it is the
+// committed figure.
+func (n *Node) UplinkUsed(context.Context) (time.Duration, string, time.Time) {
+	used := n.replica.State().Uplink.Used
+	if n.leading.Load() == nil {
+		return used, "", time.Time{}
+	}
+	if u, known := n.link.Used(); known {
+		used = max(used, u)
+	}
+	s := n.link.Status()
+	return used, s.LastError, s.LastContact
+}
+
+// Explain implements control.Node.
+func (n *Node) Explain(ctx context.Context, id forgeyard.JobID) (string, []*forgeyardv1.Job_Candidate, error) {
+	if l := n.leading.Load(); l != nil {
+		held, all, err := l.explain(id)
+		return held, candidates(all), err
+	}
+	ctx, cancel := context.WithTimeout(ctx, quorumTimeout)
+	defer cancel()
+	_, c, err := n.peers.leader(0)
+	if err != nil {
+		return "", nil, err
+	}
+	r, err := c.Explain(ctx, connect.NewRequest(&forgeyardv1.ExplainRequest{JobId: string(id)}))
+	if err != nil {
+		return "", nil, err
+	}
+	return r.Msg.HeldBack, r.Msg.Candidates, nil
+}
+
+// refusing lists why this node takes no work now. The first names the reject reason.
+func (n *Node) refusing() []agent.Refusal {
+	var out []agent.Refusal
+	no := func(r job.RejectReason, detail string) { out = append(out, agent.Refusal{Reason: r, Detail: detail}) }
+	if n.stopping.Load() {
+		no(job.RejectDraining, "the node is stopping")
+	}
+	if m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID); ok && m.Draining {
+		no(job.RejectDraining, "the node drains")
+	}
+	if n.caps.Load() == nil {
+		no(job.RejectPreparation, "the machine is still being probed")
+	}
+	return out
+}
+
+// refusingWords are the reasons as status shows them (decision 13).
+func (n *Node) refusingWords() []string {
+	var out []string
+	m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID)
+	if n.stopping.Load() || (ok && m.Draining) {
+		out = append(out, "draining")
+	}
+	if ok && m.Disabled {
+		out = append(out, "disabled")
+	}
+	if c := n.caps.Load(); c != nil && len(c.Sandboxes) == 0 {
+		out = append(out, "capacity")
+	}
+	if p := n.pressure(); p != pressureNormal {
+		out = append(out, "pressure")
+	}
+	return out
+}
+
+// Pressures (decision 13). This version looks at the disk; the other words are for
+// probes to come.
+const (
+	pressureNormal = "normal"
+	pressureDisk   = "disk"
+)
+
+// minFreeDisk is the free space below which no new work is taken: the log and the
+// store must go on.
+const minFreeDisk = 64 << 20
+
+func (n *Node) pressure() string {
+	if free, err := freeDisk(n.dir.path); err == nil && free < minFreeDisk {
+		return pressureDisk
+	}
+	return pressureNormal
+}
+
+// spoolBytes is what logs take on the disk.
+func (n *Node) spoolBytes() int64 {
+	var total int64
+	err := filepath.WalkDir(n.dir.join(dirSpool), func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil // what vanished while it was counted takes nothing
+		}
+		if i, err := d.Info(); err == nil {
+			total += i.Size()
+		}
+		return nil
+	})
+	if err != nil {
+		n.log.Warn("the spool cannot be counted", "err", err)
+	}
+	return total
+}

@@ -1,0 +1,199 @@
+package node
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink"
+)
+
+// Intervals of upkeep.
+const (
+	pinsEvery   = 30 * time.Second
+	sampleEvery = 5 * time.Second
+)
+
+// upkeepLoop keeps the node in touch with what the log says: whom to stay connected
+// to, which daemon is the uplink, what no longer needs to be kept.
+func (n *Node) upkeepLoop(ctx context.Context) error {
+	go n.witness.Run(ctx)
+	var known addressBook
+	nextPins, nextSample := n.clock.Now(), n.clock.Now()
+	for {
+		changed := n.replica.Changed()
+		n.keepInTouch(&known)
+		now := n.clock.Now()
+		if now >= nextSample {
+			n.metrics.sample(ctx, n)
+			nextSample = now.Add(sampleEvery)
+		}
+		if now >= nextPins {
+			n.dropPins(ctx)
+			n.renewCredential(ctx)
+			nextPins = now.Add(pinsEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-n.clock.After(sampleEvery):
+		}
+	}
+}
+
+// addressBook is what the mesh was last told.
+type addressBook struct {
+	members string
+	central string
+}
+
+func (n *Node) keepInTouch(known *addressBook) {
+	peers := n.memberAddrs()
+	if text := describe(peers); text != known.members {
+		known.members = text
+		if err := n.addKnownAddrs(peers); err != nil {
+			n.log.Warn("addresses", "err", err)
+		}
+		if err := n.mesh.Keep(others(peers, n.mesh.PeerID())); err != nil {
+			n.log.Warn("peers to keep", "err", err)
+		}
+		n.gossip.SetSeeds(n.gossipSeeds())
+	}
+	n.followUplink(known)
+}
+
+func (n *Node) followUplink(known *addressBook) {
+	c := n.replica.State().Central
+	want := c.Peer
+	if c.Drill {
+		want = "" // a drill cuts the connection, not only the calls
+	}
+	if want == known.central {
+		return
+	}
+	if known.central != "" {
+		if err := uplink.Detach(n.mesh, known.central); err != nil {
+			n.log.Warn("uplink", "err", err)
+		}
+	}
+	if want != "" {
+		if err := uplink.Attach(n.mesh, c); err != nil {
+			n.log.Warn("uplink", "err", err)
+		}
+	}
+	known.central = want
+}
+
+func others(all []mesh.PeerAddr, self peerID) []mesh.PeerAddr {
+	var out []mesh.PeerAddr
+	for _, p := range all {
+		if p.PeerID != self {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func describe(all []mesh.PeerAddr) string {
+	lines := make([]string, 0, len(all))
+	for _, p := range all {
+		lines = append(lines, p.PeerID.String()+" "+strings.Join(p.Addrs, ",")+" "+p.GossipAddr)
+	}
+	// The order of a map is none: sort, so that the same members have the same text.
+	sortStrings(lines)
+	return strings.Join(lines, "\n")
+}
+
+// dropPins lets go of what is kept for jobs that no longer need it: inputs and
+// checkpoints when the job has ended, outputs when it is forgotten.
+func (n *Node) dropPins(ctx context.Context) {
+	pins, err := n.store.Pins(ctx)
+	if err != nil {
+		n.log.Warn("pins cannot be listed", "err", err)
+		return
+	}
+	st := n.replica.State()
+	if !n.group.IsLeader() && st.Index == 0 {
+		return // our copy of the log has not come: nothing can be said of any job
+	}
+	for _, p := range pins {
+		if !n.needless(st, p.Owner) {
+			continue
+		}
+		if err := n.store.Unpin(ctx, p.Owner); err != nil {
+			n.log.Warn("a pin stays", "owner", p.Owner, "err", err)
+		}
+	}
+}
+
+// needless reports whether nothing needs a pin any more. An owner that is not ours to
+// judge is left alone.
+func (n *Node) needless(st *site.State, owner string) bool {
+	kind, rest, _ := strings.Cut(owner, "/")
+	switch kind {
+	case "job":
+		id, what, _ := strings.Cut(rest, "/")
+		j, ok := st.Jobs.Get(forgeyard.JobID(id))
+		if !ok {
+			return olderThan(id, n.clock.Wall(), time.Hour) // a job that is being submitted is not known yet
+		}
+		return j.Status.Terminal() && what != "outputs"
+	case "attempt":
+		for _, x := range n.local.executions() {
+			if string(x.authority.Attempt) == rest {
+				return false
+			}
+		}
+		return olderThan(rest, n.clock.Wall(), time.Minute)
+	case "grant":
+		return !st.HasOpenGrant(forgeyard.GrantID(rest)) && olderThan(rest, n.clock.Wall(), time.Hour)
+	}
+	return false
+}
+
+// renewCredential asks a voter for a credential that lasts longer, when a third of
+// this one's life is left.
+func (n *Node) renewCredential(ctx context.Context) {
+	cred, err := mesh.ParseCredential(n.enrolment.Credential)
+	if err != nil || cred.NotAfter.Sub(n.clock.Wall()) > credentialRenew {
+		return
+	}
+	raw, err := n.freshCredential(ctx)
+	if err != nil {
+		n.log.Warn("the credential could not be renewed", "until", cred.NotAfter, "err", err)
+		return
+	}
+	e := n.enrolment
+	e.Credential = raw
+	if err := mesh.SaveEnrolment(n.dir.path, e); err != nil {
+		n.log.Warn("the renewed credential could not be saved", "err", err)
+		return
+	}
+	n.mesh.SetCredential(raw)
+	n.log.Info("credential renewed")
+}
+
+func (n *Node) freshCredential(ctx context.Context) ([]byte, error) {
+	if !n.enrolment.SiteKey.IsZero() {
+		e, err := n.sign(n.enrolment, n.mesh.PeerID())
+		return e.Credential, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	_, c, err := n.peers.leader(0)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.Credential(ctx, connect.NewRequest(&forgeyardv1.CredentialRequest{}))
+	if err != nil {
+		return nil, err
+	}
+	return r.Msg.Credential, nil
+}

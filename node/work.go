@@ -1,0 +1,250 @@
+package node
+
+import (
+	"context"
+	"sync"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// execution is one epoch that this node carries out.
+type execution struct {
+	n         *Node
+	authority forgeyard.Authority
+	job       site.Job
+	lease     lease.Lease
+
+	mu      sync.Mutex // guards all below
+	attempt *runner.Attempt
+	phase   job.Phase
+	stopped string                // the kind of stop that the log asked for
+	pending func(*runner.Attempt) // what was asked before it was started
+	log     []job.LogChunk        // in the store, not in the log yet
+	next    *grantedNext
+}
+
+// grantedNext is the epoch that a checkpoint commit granted in place.
+type grantedNext struct {
+	authority forgeyard.Authority
+	sent      forgeyard.Instant
+}
+
+// begin starts the execution of an accepted lease. Preparation happens on its own
+// goroutine: the agent's loop waits for nothing.
+func (n *Node) begin(ctx context.Context, j site.Job, l lease.Lease) {
+	x := &execution{n: n, authority: l.Authority, job: j, lease: l, phase: job.PhaseAccepted}
+	n.local.mu.Lock()
+	n.local.running[l.Authority.Lease] = x
+	n.local.mu.Unlock()
+	n.metrics.active.Inc()
+	go func() {
+		defer n.metrics.active.Dec()
+		x.run(ctx)
+	}()
+}
+
+func (x *execution) run(ctx context.Context) {
+	log := x.n.log.With("job", x.authority.Job, "attempt", x.authority.Attempt, "epoch", x.authority.Fence.Epoch)
+	bound, release, err := x.bindDevices(ctx)
+	if err != nil {
+		log.Warn("a device could not be opened", "err", err)
+		x.n.deliver(ctx, x.completion(job.Result{Outcome: job.OutcomeFailed, Category: job.DeviceHostLost, Message: err.Error()}), nil)
+		return
+	}
+	defer release()
+	a, err := x.n.runner.Start(ctx, x.task(bound), x)
+	if err != nil {
+		log.Error("the attempt could not be started", "err", err)
+		x.n.deliver(ctx, x.completion(job.Result{Outcome: job.OutcomeFailed, Category: job.PreparationFailed, Message: err.Error()}), nil)
+		return
+	}
+	x.started(a)
+	log.Info("started")
+	result, ended, err := a.Wait(context.WithoutCancel(ctx)) // its end is awaited, whatever ends: its tree must be dead
+	if err != nil {
+		log.Error("the end of the attempt is not known", "err", err)
+		return
+	}
+	log.Info("ended", "how", ended.Kind, "outcome", result.Outcome, "category", result.Category)
+	x.finish(ctx, result, ended)
+	if err := a.Finish(false); err != nil {
+		log.Error("clean-up failed", "err", err) // it never changes a result (07§96)
+		x.n.metrics.cleanupFailures.Inc()
+	}
+}
+
+func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
+	t := runner.Task{
+		Authority: x.authority, Spec: x.job.Spec, Interruptions: x.job.Interruptions, Devices: bound, FirstLogSeq: x.job.LogSeq + 1,
+	}
+	if x.authority.Fence.Epoch > 1 {
+		t.ResumeID = string(x.authority.Lease)
+	}
+	if c, ok := x.resumesFrom(); ok {
+		t.Restore = &runner.Restore{ID: c.Manifest, Seq: c.Seq, ExitDriven: len(x.job.Spec.Resume.Checkpoint.Files) > 0}
+	}
+	if x.job.Spec.Resume.Mode == job.ResumeApplication {
+		t.Checkpoints = newCheckpointer(x)
+	}
+	return t
+}
+
+func (x *execution) resumesFrom() (checkpoint.Commit, bool) {
+	for _, c := range x.job.Checkpoints {
+		if c.Manifest == x.job.ResumeFrom {
+			return c, true
+		}
+	}
+	return checkpoint.Commit{}, false
+}
+
+// started lets through what was asked for while the attempt was being prepared.
+func (x *execution) started(a *runner.Attempt) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.attempt = a
+	if x.pending != nil {
+		x.pending(a)
+	}
+}
+
+func (x *execution) ask(f func(*runner.Attempt)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.attempt != nil {
+		f(x.attempt)
+		return
+	}
+	x.pending = f
+}
+
+func (x *execution) cancel(why string, force bool) {
+	x.ask(func(a *runner.Attempt) { a.Cancel(why, force) })
+}
+
+// stop asks for the job to be given back, with a checkpoint where the contract has one
+// and there is time. Work without one is ended all the same: what asks is a drain, or an
+// authority that runs out.
+func (x *execution) stop(kind, why string) {
+	x.mu.Lock()
+	x.stopped = kind
+	x.mu.Unlock()
+	x.ask(func(a *runner.Attempt) { a.Stop(checkpoint.StopDrain, why) })
+}
+
+func (x *execution) leaseEnded(why string) {
+	x.n.log.Warn("execution loses its lease", "job", x.authority.Job, "epoch", x.authority.Fence.Epoch, "why", why)
+	x.ask(func(a *runner.Attempt) { a.LeaseEnded() })
+}
+
+func (x *execution) completion(r job.Result) completion {
+	return completion{Authority: x.authority, Message: forgeyard.MessageID(NewID(x.n.clock)), Result: r}
+}
+
+// finish tells the log how the epoch ended here.
+func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
+	switch e.Kind {
+	case runner.EndCompleted:
+		r.Log = x.unsent(e.Log)
+		x.n.deliver(ctx, x.completion(r), x.attempt.KeepCompletion)
+		return
+	case runner.EndLease:
+	case runner.EndCheckpoint:
+		x.afterCheckpoint(ctx, e)
+	case runner.EndYielded:
+		x.release(ctx, x.stopKind(), "given back: "+e.Stop, e.Log)
+	case runner.EndRestoreRejected:
+		x.release(ctx, "resume_rejected", "the program rejected the restored state", e.Log)
+	case runner.EndTryLater:
+		x.release(ctx, "interrupted", "the program asks to be run later", e.Log)
+	}
+	x.n.over(x.authority.Lease)
+}
+
+// stopKind is the word of the log for the stop that was followed.
+func (x *execution) stopKind() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stopped != "" {
+		return x.stopped
+	}
+	return "drain" // this node's own shutdown
+}
+
+func (x *execution) afterCheckpoint(ctx context.Context, e runner.Ended) {
+	switch e.Checkpoint.Verdict {
+	case runner.VerdictContinue:
+		x.mu.Lock()
+		next := x.next
+		x.mu.Unlock()
+		if next == nil {
+			return
+		}
+		l := x.lease
+		l.Authority = next.authority
+		x.n.granted(l, x.job.Spec.Resources, next.sent)
+	case runner.VerdictCommitted:
+		x.release(ctx, x.stopKind(), "checkpointed", e.Log)
+	case runner.VerdictStale:
+	default:
+		x.release(ctx, "interrupted", "its checkpoint was not committed: "+e.Checkpoint.Reason, e.Log)
+	}
+}
+
+func (x *execution) release(ctx context.Context, kind, detail string, log []job.LogChunk) {
+	x.n.tell(ctx, site.Release{Authority: x.authority, Kind: kind, Detail: detail, Log: x.unsent(log)})
+}
+
+// unsent are the chunks of the log that the site does not know yet.
+func (x *execution) unsent(all []job.LogChunk) []job.LogChunk {
+	known := x.job.LogSeq
+	if j, ok := x.n.replica.State().Jobs.Get(x.authority.Job); ok {
+		known = j.LogSeq
+	}
+	var out []job.LogChunk
+	for _, c := range all {
+		if c.FirstSeq > known {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Phase implements runner.Hooks.
+func (x *execution) Phase(ctx context.Context, p job.Phase) error {
+	x.mu.Lock()
+	x.phase = p
+	a := x.attempt
+	x.mu.Unlock()
+	b := site.Phase{Authority: x.authority, Phase: p, Exec: site.ExecutionRef{Node: x.n.enrolment.RunnerID}}
+	if a != nil {
+		pid, birth := a.Process()
+		b.Exec.PID, b.Exec.Birth = pid, birth
+	}
+	_, err := x.n.propose(ctx, b)
+	return err
+}
+
+// Logged implements runner.Hooks.
+func (x *execution) Logged(_ context.Context, chunks []job.LogChunk) {
+	x.mu.Lock()
+	x.log = append(x.log, chunks...)
+	x.mu.Unlock()
+}
+
+// StopRefused implements runner.Hooks.
+func (x *execution) StopRefused(_ context.Context, why string) {
+	x.n.log.Warn("a stop was not followed", "job", x.authority.Job, "why", why)
+}
+
+// Replicate implements runner.Hooks.
+func (x *execution) Replicate(ctx context.Context, d runner.Delivery) (runner.Replicas, error) {
+	roots := rootsOf(d.Outputs, d.Log)
+	pin := pinOf("job/"+string(x.authority.Job)+"/outputs", roots)
+	return x.n.replicate(ctx, x.job.Spec.Durability, pin, roots)
+}
