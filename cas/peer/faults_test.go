@@ -340,9 +340,11 @@ func TestStalledReadersDoNotBlockOthers(t *testing.T) {
 		ref := srv.store.put(t, noise(uint64(i), cas.BlockSize))
 		m.AddEntry(toCID(ref.Digest), 1, pb.Message_Wantlist_Block, true)
 	}
-	for range 3 {
+	const stalled = 3
+	opened := make(chan struct{}, 1000)
+	for range stalled {
 		h := newHost(t)
-		h.SetStreamHandler(bsnet.ProtocolBitswap, func(network.Stream) {}) // opened, never read
+		h.SetStreamHandler(bsnet.ProtocolBitswap, func(network.Stream) { opened <- struct{}{} }) // never read
 		if err := h.Connect(t.Context(), libpeer.AddrInfo{ID: srv.host.ID(), Addrs: srv.host.Addrs()}); err != nil {
 			t.Fatal(err)
 		}
@@ -352,6 +354,14 @@ func TestStalledReadersDoNotBlockOthers(t *testing.T) {
 		}
 		if err := m.ToNetV1(st); err != nil {
 			t.Fatal(err)
+		}
+	}
+	// Each of them holds as many messages as one peer may have under way.
+	for n := range stalled * outstandingBytes / targetMessage {
+		select {
+		case <-opened:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("only %d messages are being sent at once: the stalled readers hold every sender", n)
 		}
 	}
 	data := noise(99, 10<<20)
