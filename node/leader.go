@@ -95,14 +95,21 @@ func (l *leadership) input() controllers.Input {
 	return controllers.Input{State: l.n.replica.State(), Mem: l.mem, Used: used, Known: known, Group: l.n.groupMembers()}
 }
 
+// groupMembers is the Raft configuration, with how far each member follows.
 func (n *Node) groupMembers() []controllers.GroupMember {
-	var out []controllers.GroupMember
+	behind := map[string]uint64{string(n.enrolment.RunnerID): 0}
 	for _, f := range n.group.Stats().Followers {
-		g := controllers.GroupMember{Runner: forgeyard.RunnerID(f.ID), Voter: f.Voter, Behind: f.Lag}
-		if !f.Known {
-			g.Behind = 1 << 62
+		if f.Known {
+			behind[f.ID] = f.Lag
 		}
-		out = append(out, g)
+	}
+	var out []controllers.GroupMember
+	for _, m := range n.group.Members() {
+		lag, known := behind[m.ID]
+		if !known {
+			lag = 1 << 62
+		}
+		out = append(out, controllers.GroupMember{Runner: forgeyard.RunnerID(m.ID), Voter: m.Voter, Behind: lag})
 	}
 	return out
 }

@@ -191,7 +191,7 @@ func (n *Node) badPeer(e caspeer.Event) {
 	n.metrics.badPeers.Inc()
 }
 
-func (n *Node) openGossip(_ context.Context, c *closers) error {
+func (n *Node) openGossip(context.Context, *closers) error {
 	g, err := n.mesh.StartGossip(mesh.GossipConfig{
 		Addr: n.cfg.Settings.Gossip, Key: n.enrolment.GossipKey, SiteID: n.enrolment.SiteID, RunnerID: n.enrolment.RunnerID,
 		Meta: n.gossipMeta(), Seeds: n.gossipSeeds(), Revoked: n.revoked, OnMember: func(mesh.Member) { n.nudge() },
@@ -200,8 +200,7 @@ func (n *Node) openGossip(_ context.Context, c *closers) error {
 	if err != nil {
 		return err
 	}
-	n.gossip = g
-	c.add(g.Close)
+	n.gossip = g // the mesh closes it
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 const (
 	firstBackoff = 100 * time.Millisecond
 	capsEvery    = time.Minute // how often the machine is probed again
+	silentAfter  = 3           // heartbeats in a row that fail before the node says that the site is silent
 )
 
 // sessionLoop registers this process as the current session of its runner, then
@@ -104,7 +105,7 @@ func (n *Node) renewLoop(ctx context.Context) error {
 		}
 		switch {
 		case err == nil:
-			if fails > 0 {
+			if fails >= silentAfter {
 				n.log.Info("the site answers again", "after_failures", fails)
 				n.metrics.reconnects.Inc()
 			}
@@ -114,7 +115,7 @@ func (n *Node) renewLoop(ctx context.Context) error {
 			return nil
 		default:
 			fails++
-			if fails == 3 {
+			if fails == silentAfter {
 				n.setState(StateReconnecting)
 				n.log.Warn("the site does not answer", "err", err)
 			}

@@ -6,6 +6,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"io"
 
 	"connectrpc.com/connect"
 
@@ -72,8 +73,8 @@ func FromConnect(err error) error {
 		return nil
 	}
 	var c *connect.Error
-	if !errors.As(err, &c) {
-		return err
+	if !errors.As(err, &c) || errors.Is(err, io.EOF) {
+		return err // io.EOF, wrapped or not, is how a stream ends well
 	}
 	e := forgeyard.Errorf("", kindOfCode(c), "%s", c.Message())
 	if w := c.Meta().Get(kindHeader); w != "" {

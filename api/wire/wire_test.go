@@ -55,6 +55,32 @@ func check(t *testing.T, want *forgeyard.Error, err error) {
 	}
 }
 
+type sending struct {
+	forgeyardv1connect.UnimplementedRunServiceHandler
+}
+
+func (sending) Attach(_ context.Context, _ *connect.Request[forgeyardv1.AttachRequest], out *connect.ServerStream[forgeyardv1.RunEvent]) error {
+	return out.Send(&forgeyardv1.RunEvent{Seq: 1})
+}
+
+func TestStreamEndsWell(t *testing.T) {
+	_, h := forgeyardv1connect.NewRunServiceHandler(sending{}, connect.WithInterceptors(Interceptor{}))
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+	c := forgeyardv1connect.NewRunServiceClient(srv.Client(), srv.URL, connect.WithInterceptors(Interceptor{}))
+	s, err := c.Attach(t.Context(), connect.NewRequest(&forgeyardv1.AttachRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for s.Receive() {
+		n++
+	}
+	if n != 1 || s.Err() != nil {
+		t.Fatalf("%d messages, then %v", n, s.Err())
+	}
+}
+
 func TestNoServerIsUnavailable(t *testing.T) {
 	srv := httptest.NewServer(nil)
 	srv.Close()
