@@ -1,0 +1,195 @@
+package simulation
+
+import (
+	"fmt"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// checker watches one invariant. It sees what no node sees: the committed log as it
+// grows, and acts at their true time.
+type checker interface {
+	applied(s *sim, e applied)
+	started(s *sim, x *execution)                                    // an execution begins
+	ran(s *sim, x *execution)                                        // its tree is alive at this instant
+	touched(s *sim, h site.HeldDevice, a forgeyard.Authority)        // it acts on a device
+	cleaning(s *sim, d forgeyard.DeviceID, token uint64, host *node) // a reset begins
+	end(s *sim)                                                      // all is at rest
+}
+
+// silent is a checker that watches nothing; others embed it.
+type silent struct{}
+
+func (silent) applied(*sim, applied)                              {}
+func (silent) started(*sim, *execution)                           {}
+func (silent) ran(*sim, *execution)                               {}
+func (silent) touched(*sim, site.HeldDevice, forgeyard.Authority) {}
+func (silent) cleaning(*sim, forgeyard.DeviceID, uint64, *node)   {}
+func (silent) end(*sim)                                           {}
+
+func checkers() []checker {
+	return []checker{
+		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(),
+	}
+}
+
+// applied is one committed command.
+type applied struct {
+	index         uint64
+	before, after *site.State
+	cmd           site.Command
+	reply         site.Reply
+	repeat        bool // its request id was answered before: it changes nothing
+}
+
+func (e applied) ok() bool { return e.reply.Err() == nil && !e.repeat }
+
+// job is the job of a command with an authority, after it.
+func (e applied) job(id forgeyard.JobID) site.Job { j, _ := e.after.Jobs.Get(id); return j }
+
+func (s *sim) observe(index uint64, before *site.State, data []byte, reply site.Reply, after *site.State) {
+	cmd, err := site.Decode(data)
+	if err != nil {
+		s.fail("log", "entry %d cannot be read: %v", index, err)
+		return
+	}
+	e := applied{index: index, before: before, after: after, cmd: cmd, reply: reply, repeat: before.Requests.Has(cmd.ID)}
+	s.traceEntry(e)
+	for _, c := range s.checks {
+		c.applied(s, e)
+	}
+}
+
+// traceEntry writes the line of one committed command.
+func (s *sim) traceEntry(e applied) {
+	what := describe(e)
+	switch {
+	case e.repeat:
+		what += " (repeat)"
+	case e.reply.Err() != nil:
+		what += " → " + e.reply.Err().Error()
+	}
+	s.trace("#%d %s by %s", e.index, what, e.cmd.By)
+	if e.before.Uplink.State != e.after.Uplink.State {
+		s.trace("   uplink %s → %s, used %s %s", e.before.Uplink.State, e.after.Uplink.State, e.after.Uplink.Used, e.after.Uplink.Doubt)
+	}
+	if id, ok := jobOf(e); ok {
+		was, is := jobLine(e.before, id), jobLine(e.after, id)
+		if was != is {
+			s.trace("   %s: %s → %s", forgeyard.Short(id), was, is)
+		}
+	}
+	for id, d := range e.after.Devices.All() {
+		b, _ := e.before.Devices.Get(id)
+		if was, is := deviceLine(b), deviceLine(d); was != is {
+			s.trace("   %s: %s → %s", id, was, is)
+		}
+	}
+}
+
+func describe(e applied) string {
+	switch b := e.cmd.Body.(type) {
+	case site.Offer:
+		return fmt.Sprintf("offer %s to %s after epoch %d", forgeyard.Short(b.Job), b.Session, b.Epoch)
+	case site.Accept:
+		return "accept " + short(b.Authority)
+	case site.Reject:
+		return fmt.Sprintf("reject %s: %s", short(b.Authority), b.Reason)
+	case site.Phase:
+		return fmt.Sprintf("phase %s %s", short(b.Authority), b.Phase)
+	case site.Checkpoint:
+		return fmt.Sprintf("checkpoint %s %d continue=%v", short(b.Authority), b.Commit.Seq, b.Continue)
+	case site.Release:
+		return fmt.Sprintf("release %s %s", short(b.Authority), b.Kind)
+	case site.Complete:
+		v, _ := site.Value[site.Completed](e.reply) // the error, if any, is in the line already
+		return fmt.Sprintf("complete %s %s: %s", short(b.Authority), b.Result.Outcome, v.Verdict)
+	case site.Expire:
+		return fmt.Sprintf("expire %s certain=%v", forgeyard.Short(b.Job), b.Certain)
+	case site.UplinkObserve:
+		return fmt.Sprintf("silence %.3fs contact=%v %s", float64(b.Used)/1e9, b.Contact, b.Doubt)
+	case site.Delegate:
+		return fmt.Sprintf("delegate %d..%d", b.From+1, b.To)
+	case site.OutboxAck:
+		return fmt.Sprintf("acknowledge up to %d", b.Upto)
+	case site.Register:
+		return "register " + string(b.Session)
+	case site.DeviceReset:
+		return fmt.Sprintf("reset %s ok=%v", b.Device, b.Evidence.OK)
+	case site.DeviceHealth:
+		return fmt.Sprintf("%s %s ok=%v", b.Action, b.Device, b.OK)
+	case site.Cancel:
+		return "cancel " + forgeyard.Short(b.Job)
+	case site.Stop:
+		return fmt.Sprintf("stop %s: %s", forgeyard.Short(b.Job), b.Kind)
+	case site.Submit:
+		return "submit " + b.Title
+	}
+	return fmt.Sprintf("%T", e.cmd.Body)
+}
+
+// jobOf is the job that a command names.
+func jobOf(e applied) (forgeyard.JobID, bool) {
+	if a, ok := authorityOf(e.cmd.Body); ok {
+		return a.Job, true
+	}
+	switch b := e.cmd.Body.(type) {
+	case site.Offer:
+		return b.Job, true
+	case site.Expire:
+		return b.Job, true
+	case site.Cancel:
+		return b.Job, true
+	case site.Stop:
+		return b.Job, true
+	}
+	return "", false
+}
+
+// authorityOf is the authority that a command is made under.
+func authorityOf(b site.Body) (forgeyard.Authority, bool) {
+	switch b := b.(type) {
+	case site.Accept:
+		return b.Authority, true
+	case site.Reject:
+		return b.Authority, true
+	case site.Phase:
+		return b.Authority, true
+	case site.Checkpoint:
+		return b.Authority, true
+	case site.Release:
+		return b.Authority, true
+	case site.Complete:
+		return b.Authority, true
+	}
+	return forgeyard.Authority{}, false
+}
+
+func jobLine(s *site.State, id forgeyard.JobID) string {
+	j, ok := s.Jobs.Get(id)
+	if !ok {
+		return "nothing"
+	}
+	line := fmt.Sprintf("%s/%s epoch %d lease %s", j.Status, j.Phase, j.Epoch, j.Lease.State)
+	if j.Status == job.Unknown {
+		line += fmt.Sprintf(" certain=%v", j.Certain)
+	}
+	if j.CancelAt != 0 {
+		line += " cancelled"
+	}
+	if j.StopKind != "" {
+		line += " stop=" + j.StopKind
+	}
+	return line
+}
+
+func deviceLine(d devices.Device) string {
+	line := fmt.Sprintf("%s/%s/%s", d.Presence, d.Health, d.Use)
+	if d.Lease != nil {
+		line += fmt.Sprintf(" token %d", d.Lease.Token)
+	}
+	return line
+}

@@ -1,0 +1,34 @@
+// Package simulation runs whole sites from one seed: three voters that are runners
+// too, and a central daemon, in one goroutine, over the real rules of site, lease,
+// job, checkpoint and devices, the real node/controllers and node/agent, and the real
+// uplink.Witness.
+//
+//	seed ─▶ shape (settings, jobs, devices, which faults) ─▶ safety half ─▶ heal ─▶ progress
+//
+// What stands around the rules is a model, and each model is at least as hostile as
+// the thing it stands for:
+//
+//   - the log (raft.go): terms, votes, replication and commit of a small Raft whose
+//     disk is synced. Leaders change, proposals are lost, delayed, or committed by the
+//     next leader after their caller gave up; followers apply late;
+//   - the network (network.go): delay, loss, duplicates, reordering, links cut both
+//     ways or one way, clogged links that deliver late;
+//   - clocks (clock.go): rates that differ by almost the drift bound, wall clocks that
+//     jump, boots that begin a new count;
+//   - processes: they stop (SIGSTOP of a whole machine: its clock goes on and it acts
+//     late), crash, lose their memory and keep what they synced: log, spooled
+//     completions, the highest token per device, mostly the witness's file;
+//   - workloads (work.go): they take time, checkpoint, act on the world and on
+//     devices until they are dead, which may take until KillMax after the kill;
+//   - the central daemon (central.go): numbered records, each taken once.
+//
+// Time is true time in nanoseconds; nodes see it only through their clocks. Checkers
+// (check_*.go, one invariant each) see true time and the committed log, which no node
+// sees.
+//
+// Invariants of the simulator itself: the same seed gives the same trace, byte for
+// byte; no map is ranged over where order shows.
+//
+// It does not model: disks that fail, content (bytes always arrive), changes of the
+// voters, the sandbox. Other nets catch those.
+package simulation

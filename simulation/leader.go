@@ -1,0 +1,229 @@
+package simulation
+
+import (
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/node/controllers"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// leadership is one term of leading. What it holds dies with it.
+type leadership struct {
+	n      *node
+	mem    *controllers.Memory
+	flying map[string]bool // keys of proposals under way; never ranged over
+	soon   bool
+	looks  int
+	link   *link
+}
+
+// startLeading begins when our own empty entry is applied: from then on our state has
+// all that any earlier leader committed.
+func (n *node) startLeading() {
+	n.s.elections++
+	n.s.trace("%s leads term %d", n.name, n.term)
+	l := &leadership{n: n, mem: controllers.NewMemory(n.clk.Now()), flying: map[string]bool{}}
+	n.lead = l
+	l.link = newLink(l)
+	l.again()
+	l.link.keep()
+}
+
+func (l *leadership) alive() bool { return l.n.lead == l }
+
+// after is node.after that ends with this leadership.
+func (l *leadership) after(d time.Duration, f func()) {
+	l.n.after(d, func() {
+		if l.alive() {
+			f()
+		}
+	})
+}
+
+func (l *leadership) again() {
+	if !l.soon {
+		l.soon = true
+		l.after(time.Millisecond, func() { l.soon = false; l.step() })
+	}
+}
+
+func (l *leadership) input() controllers.Input {
+	used, known := l.link.used()
+	return controllers.Input{State: l.n.state(), Mem: l.mem, Used: used, Known: known}
+}
+
+func (l *leadership) step() {
+	now := l.n.clk.Now()
+	effects, wake := controllers.Step(now, l.input())
+	for _, e := range effects {
+		if p, ok := e.(controllers.Propose); ok {
+			l.carryOut(p)
+		}
+	}
+	l.looks++
+	mine := l.looks
+	l.after(wake.Sub(now), func() {
+		if mine == l.looks {
+			l.step()
+		}
+	})
+}
+
+func (l *leadership) carryOut(p controllers.Propose) {
+	if l.flying[p.Key] {
+		return
+	}
+	l.flying[p.Key] = true
+	l.propose(p)
+}
+
+// propose tries for as long as it leads: an expiry must be settled before renewals of
+// its lease are answered again.
+func (l *leadership) propose(p controllers.Propose) {
+	l.n.propose("leader", p.Body, time.Hour, func(site.Reply, bool) {
+		if !l.alive() {
+			return
+		}
+		delete(l.flying, p.Key)
+		if x, ok := p.Body.(site.Expire); ok {
+			l.mem.Settled(x.Lease)
+		}
+		l.again()
+	})
+}
+
+// renewals is a heartbeat and its answer.
+type renewals struct {
+	runner forgeyard.RunnerID
+	sign   controllers.Sign
+	batch  []controllers.Renewal
+}
+
+// renew answers a heartbeat that arrived now, after a majority has confirmed, since,
+// that this leadership still holds (decision 3).
+func (l *leadership) renew(r renewals, answer func(any)) {
+	arrived := l.n.clk.Now()
+	reply := func() {
+		_, before := l.mem.Runner(r.runner)
+		r.sign.At = arrived
+		l.mem.Hello(r.runner, r.sign)
+		answer(l.mem.Renew(arrived, l.input(), r.batch))
+		if !before {
+			l.again()
+		}
+	}
+	if l.n.s.faults.unconfirmed {
+		reply()
+		return
+	}
+	l.n.confirm(func(ok bool) {
+		if ok && l.alive() {
+			reply()
+		}
+	})
+}
+
+// register announces this process until the site has it in the log, then renews.
+func (n *node) register(try int) {
+	body := site.Register{Runner: n.runner, Session: n.session, Version: "sim", Caps: n.caps()}
+	n.propose(n.name, body, proposeFor, func(r site.Reply, known bool) {
+		if known && r.Err() == nil {
+			n.renewLoop(0)
+			return
+		}
+		n.after(min(100*time.Millisecond<<min(try, 6), 5*time.Second), func() { n.register(try + 1) })
+	})
+}
+
+// renewLoop is the heartbeat, one at a time.
+func (n *node) renewLoop(fails int) {
+	batch := n.book.ToRenew()
+	sent := n.clk.Now()
+	again := func(ok bool) {
+		wait := n.state().Config.Lease.Renew
+		if wait <= 0 {
+			wait = time.Second
+		}
+		if !ok {
+			fails++
+			wait = min(wait, 100*time.Millisecond<<min(fails, 6))
+		} else {
+			fails = 0
+		}
+		n.nextRenewal(wait/2+time.Duration(n.s.rng.Int64N(int64(wait/2)+1)), fails)
+	}
+	r := renewals{runner: n.runner, sign: controllers.Sign{Session: n.session, Pressure: "normal"}}
+	for _, a := range batch {
+		r.batch = append(r.batch, controllers.Renewal{Authority: a})
+	}
+	take := func(v any) bool {
+		answers, ok := v.([]controllers.RenewalAnswer)
+		if ok {
+			n.takeAnswers(n.s.faults.counted(n, sent), batch, answers)
+		}
+		return ok
+	}
+	to := n.leads
+	if to < 0 {
+		to = n.s.rng.IntN(nodeCount)
+	}
+	late := func(v any) { take(v) }
+	if !n.s.shape.lateRenew {
+		late = nil
+	}
+	n.call(to, forwardFor, func(dst *node, answer func(any)) {
+		if dst.lead == nil {
+			answer(nil)
+			return
+		}
+		dst.lead.renew(r, answer)
+	}, func(v any, ok bool) { again(ok && take(v)) }, late)
+}
+
+// nextRenewal waits for the next heartbeat, or for one that is asked for out of turn.
+func (n *node) nextRenewal(wait time.Duration, fails int) {
+	if n.renewed && wait > 100*time.Millisecond {
+		n.renewed = false
+		wait = 100 * time.Millisecond
+	}
+	n.renewed = false
+	done := false
+	var poll func()
+	left := wait
+	poll = func() {
+		if done {
+			return
+		}
+		if left <= 0 || n.renewed {
+			done, n.renewed = true, false
+			n.renewLoop(fails)
+			return
+		}
+		step := min(left, 100*time.Millisecond)
+		left -= step
+		n.after(step, poll)
+	}
+	poll()
+}
+
+func (n *node) takeAnswers(sent forgeyard.Instant, batch []forgeyard.Authority, answers []controllers.RenewalAnswer) {
+	for i, a := range batch {
+		if answers[i].Answer == lease.Stale {
+			n.s.trace("%s is told that %s is stale: %s", n.name, short(a), answers[i].Reason)
+		}
+		n.book.Renewed(a.Lease, sent, answers[i].Answer, answers[i].Left)
+	}
+	n.nudge()
+}
+
+// askForDeadlines renews soon when a lease is ours and we do not know until when.
+func (n *node) askForDeadlines() {
+	for _, a := range n.book.ToRenew() {
+		if n.book.Deadline(a.Lease).IsZero() {
+			n.renewed = true
+			return
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package simulation
+
+import "time"
+
+// centralID is the central daemon's place in the network, after the nodes.
+const centralID = nodeCount
+
+const endpoints = nodeCount + 1
+
+// network carries messages between endpoints. A message is a function that runs at
+// its destination.
+type network struct {
+	s    *sim
+	cut  [endpoints][endpoints]bool
+	slow [endpoints][endpoints]time.Duration // extra delay: a clogged link
+	loss int                                 // per mille
+	dup  int                                 // per mille
+	tail int                                 // per mille of messages that take long: reordering
+}
+
+// send delivers f at the destination, perhaps late, twice, or never.
+func (w *network) send(from, to int, f func()) {
+	s := w.s
+	if from == to {
+		s.after(0, func() { s.deliver(to, f) })
+		return
+	}
+	if w.cut[from][to] || s.chance(w.loss) {
+		return
+	}
+	copies := 1
+	if s.chance(w.dup) {
+		copies = 2
+	}
+	for range copies {
+		d := time.Duration(500+s.rng.IntN(8_000)) * time.Microsecond
+		if s.chance(w.tail) {
+			d += time.Duration(s.rng.IntN(1_500)) * time.Millisecond
+		}
+		s.after(int64(d+w.slow[from][to]), func() { s.deliver(to, f) })
+	}
+}
+
+// deliver runs a message at its destination: never on a machine that is down, and
+// later on one that is paused.
+func (s *sim) deliver(to int, f func()) {
+	if to == centralID {
+		f()
+		return
+	}
+	n := s.nodes[to]
+	if !n.up {
+		return
+	}
+	n.run(f)
+}
+
+func (w *network) isolate(id int, nodesOnly bool) {
+	for other := range endpoints {
+		if other != id && !(nodesOnly && other == centralID) {
+			w.cut[id][other], w.cut[other][id] = true, true
+		}
+	}
+}
+
+func (w *network) healLinks(uplink bool) {
+	for a := range endpoints {
+		for b := range endpoints {
+			if uplink || (a != centralID && b != centralID) {
+				w.cut[a][b], w.slow[a][b] = false, 0
+			}
+		}
+	}
+}
+
+func (w *network) setUplink(cut bool) {
+	for n := range nodeCount {
+		w.cut[n][centralID], w.cut[centralID][n] = cut, cut
+	}
+}
+
+// call is a request with an answer. serve runs at the destination and may answer
+// later; done runs here once, with ok false when no answer came in time. late, if set,
+// sees an answer that came after that.
+func (n *node) call(to int, timeout time.Duration, serve func(dst *node, answer func(any)), done func(v any, ok bool), late func(v any)) {
+	waiting := true
+	life := n.life
+	answer := func(v any) {
+		n.s.net.send(to, n.id, func() {
+			switch {
+			case n.life != life:
+			case waiting:
+				waiting = false
+				done(v, true)
+			case late != nil:
+				late(v)
+			}
+		})
+	}
+	n.s.net.send(n.id, to, func() {
+		var dst *node
+		if to != centralID {
+			dst = n.s.nodes[to]
+		}
+		serve(dst, answer)
+	})
+	n.after(timeout, func() {
+		if waiting {
+			waiting = false
+			done(nil, false)
+		}
+	})
+}

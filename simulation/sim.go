@@ -1,0 +1,281 @@
+package simulation
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// The site of every run: three voters.
+const (
+	nodeCount = 3
+	majority  = nodeCount/2 + 1
+)
+
+// tailLines is how much of the trace a failing run shows.
+const tailLines = 60
+
+// maxEvents ends a run that has lost its way.
+const maxEvents = 3_000_000
+
+// Violation is a broken invariant.
+type Violation struct {
+	Invariant string
+	Detail    string
+	At        time.Duration // true time since the run began
+}
+
+func (v *Violation) Error() string { return fmt.Sprintf("%s at %s: %s", v.Invariant, v.At, v.Detail) }
+
+// Result is one run.
+type Result struct {
+	Seed      uint64
+	Trace     string        // `TRACE b3:…`, the digest of every line
+	Virtual   time.Duration // true time that passed
+	Entries   int           // committed entries
+	Elections int
+	Ended     int // jobs that ended
+	Delegated int
+	Broken    *Violation
+	Tail      []string // the last lines of the trace
+}
+
+// Options say what a run prints.
+type Options struct {
+	Trace io.Writer // every line of the trace; nil: only the tail is kept
+}
+
+// Run plays the site of a seed.
+func Run(seed uint64, o Options) Result { return play(seed, o, honest()) }
+
+func play(seed uint64, o Options, f hooks) Result {
+	s := newSim(seed, o, f)
+	s.boot()
+	s.shape.plan(s)
+	s.safety()
+	s.heal()
+	s.progress()
+	s.finish()
+	return s.result()
+}
+
+type sim struct {
+	seed   uint64
+	rng    *rand.Rand
+	now    int64 // true time
+	events queue
+	count  int
+	ids    int // message ids, completions, manifests
+	nodes  [nodeCount]*node
+	net    *network
+	up     *central
+	world  world
+	shape  shape
+	faults hooks
+	client client
+	work   map[string]*plan // by the title of the spec
+	store  map[forgeyard.Digest]saved
+
+	checks    []checker
+	broken    *Violation
+	healing   bool // the safety half is over
+	elections int
+
+	out  io.Writer
+	hash *blake3.Hasher
+	tail []string
+}
+
+func newSim(seed uint64, o Options, f hooks) *sim {
+	s := &sim{
+		seed: seed, rng: rand.New(rand.NewPCG(seed, 0x666f726765796172)), faults: f, out: o.Trace, hash: blake3.New(),
+		work: map[string]*plan{}, store: map[forgeyard.Digest]saved{},
+	}
+	s.world.states = []*site.State{{}}
+	s.world.replies = []site.Reply{{}}
+	s.net = &network{s: s}
+	s.checks = checkers()
+	s.shape = draw(s.rng)
+	s.up = newCentral(s)
+	return s
+}
+
+// event is something that happens at a true time; equal times keep their order.
+type event struct {
+	at  int64
+	seq int
+	f   func()
+}
+
+// queue is a heap of events.
+type queue struct {
+	heap []event
+	seq  int
+}
+
+func (q *queue) less(i, k int) bool {
+	a, b := &q.heap[i], &q.heap[k]
+	return a.at < b.at || (a.at == b.at && a.seq < b.seq)
+}
+
+func (q *queue) push(at int64, f func()) {
+	q.seq++
+	q.heap = append(q.heap, event{at, q.seq, f})
+	for i := len(q.heap) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !q.less(i, up) {
+			break
+		}
+		q.heap[i], q.heap[up] = q.heap[up], q.heap[i]
+		i = up
+	}
+}
+
+func (q *queue) pop() event {
+	top := q.heap[0]
+	last := len(q.heap) - 1
+	q.heap[0] = q.heap[last]
+	q.heap[last] = event{}
+	q.heap = q.heap[:last]
+	for i := 0; ; {
+		least := i
+		for c := 2*i + 1; c <= 2*i+2 && c < last; c++ {
+			if q.less(c, least) {
+				least = c
+			}
+		}
+		if least == i {
+			return top
+		}
+		q.heap[i], q.heap[least] = q.heap[least], q.heap[i]
+		i = least
+	}
+}
+
+// after lets f happen d nanoseconds of true time later.
+func (s *sim) after(d int64, f func()) { s.events.push(s.now+max(0, d), f) }
+
+// runUntil lets time pass until the given instant, or until done says so.
+func (s *sim) runUntil(end int64, done func() bool) {
+	for s.broken == nil && len(s.events.heap) > 0 && s.events.heap[0].at <= end {
+		e := s.events.pop()
+		s.now = e.at
+		e.f()
+		if s.count++; s.count > maxEvents {
+			s.fail("progress", "%d events and no end", s.count)
+		}
+		if done != nil && s.count%64 == 0 && done() {
+			return
+		}
+	}
+	if s.broken == nil {
+		s.now = max(s.now, end)
+	}
+}
+
+// chance is true perMille times in a thousand.
+func (s *sim) chance(perMille int) bool { return perMille > 0 && s.rng.IntN(1000) < perMille }
+
+// within draws a duration from [lo, hi).
+func (s *sim) within(lo, hi time.Duration) time.Duration {
+	if hi <= lo {
+		return lo
+	}
+	return lo + time.Duration(s.rng.Int64N(int64(hi-lo)))
+}
+
+func (s *sim) newID(kind string) string {
+	s.ids++
+	return fmt.Sprintf("%s-%06d", kind, s.ids)
+}
+
+// trace writes one line, one state change.
+func (s *sim) trace(format string, args ...any) {
+	line := fmt.Sprintf("%10.3fs  ", float64(s.now)/1e9) + fmt.Sprintf(format, args...)
+	if s.out != nil {
+		fmt.Fprintln(s.out, line)
+	}
+	_, err := s.hash.WriteString(line + "\n")
+	if err != nil {
+		panic(err) // a hash takes everything
+	}
+	if len(s.tail) >= 2*tailLines {
+		s.tail = append(s.tail[:0:0], s.tail[len(s.tail)-tailLines:]...)
+	}
+	s.tail = append(s.tail, line)
+}
+
+// fail notes the first broken invariant and ends the run.
+func (s *sim) fail(invariant, format string, args ...any) {
+	if s.broken != nil {
+		return
+	}
+	s.broken = &Violation{Invariant: invariant, Detail: fmt.Sprintf(format, args...), At: time.Duration(s.now)}
+	s.trace("BROKEN %s: %s", invariant, s.broken.Detail)
+}
+
+func (s *sim) result() Result {
+	r := Result{
+		Seed: s.seed, Virtual: time.Duration(s.now), Entries: len(s.world.entries), Elections: s.elections, Broken: s.broken,
+		Ended: s.head().Ended.Len(), Delegated: len(s.up.jobs),
+	}
+	var sum forgeyard.Digest
+	s.hash.Digest().Read(sum[:])
+	r.Trace = "TRACE " + sum.String()
+	if s.out != nil {
+		fmt.Fprintln(s.out, r.Trace)
+	}
+	r.Tail = append(r.Tail, s.tail[max(0, len(s.tail)-tailLines):]...)
+	return r
+}
+
+// head is the newest committed state, which no node may have seen yet.
+func (s *sim) head() *site.State { return s.world.states[len(s.world.states)-1] }
+
+func (s *sim) safety() { s.runUntil(int64(s.shape.safety), nil) }
+
+// heal ends every fault: what follows must come to rest.
+func (s *sim) heal() {
+	s.healing = true
+	s.trace("HEAL")
+	s.net.healLinks(true)
+	s.net.loss, s.net.dup, s.net.tail = 0, 0, 0
+	for _, n := range s.nodes {
+		n.resume()
+		if !n.up {
+			n.start(false)
+		}
+	}
+	s.client.settle()
+}
+
+// healWithin is how long the site may take to come to rest: what is longest is the
+// silence of an offline-authorised holder that the heal itself made unreachable.
+const healWithin = 20 * time.Minute
+
+func (s *sim) progress() {
+	if s.broken != nil {
+		return
+	}
+	s.runUntil(s.now+int64(healWithin), func() bool { return s.atRest() == "" })
+	if s.broken == nil {
+		if why := s.atRest(); why != "" {
+			s.fail("progress", "%s after healing: %s", healWithin, why)
+		}
+	}
+}
+
+func (s *sim) finish() {
+	if s.broken != nil {
+		return
+	}
+	for _, c := range s.checks {
+		c.end(s)
+	}
+}
