@@ -404,3 +404,38 @@ func TestStrayFiles(t *testing.T) {
 		t.Fatal("the kept one went")
 	}
 }
+
+// A put that finds its bytes in the index while a collection is taking them away
+// must not believe the index. The collection syncs, so the moment is long enough to meet.
+func TestC06PutMeetsDyingBlob(t *testing.T) {
+	s := open(t, disk.Config{Dir: t.TempDir()})
+	for round := range 40 {
+		var all [][]byte
+		for i := range 8 {
+			all = append(all, castest.Bytes(uint64(round*8+i), 100))
+			if _, err := s.Put(ctx, bytes.NewReader(all[i]), cas.PutOptions{Class: cas.Cache}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := s.GC(ctx, false); err != nil {
+				t.Error(err)
+			}
+		})
+		for range 20 {
+			for _, b := range all {
+				ref, err := s.Put(ctx, bytes.NewReader(b), cas.PutOptions{Class: cas.Cache, Owner: "up"})
+				must(t, err)
+				if ref.Digest != cas.Sum(b) {
+					t.Fatal(ref)
+				}
+			}
+		}
+		wg.Wait()
+		for _, b := range all {
+			must(t, readAll(s, cas.Sum(b)))
+		}
+		must(t, s.Unpin(ctx, "up"))
+	}
+}

@@ -82,36 +82,39 @@ func Capture(ctx context.Context, s Putter, dir string, o Options) (Ref, error) 
 	return Ref{Ref: n.ref, Files: c.budget.files, Bytes: c.budget.bytes}, nil
 }
 
-func openRoot(dir string) (*os.Root, error) {
+func openRoot(dir string) (handle, error) {
 	st, err := os.Lstat(dir)
 	if err != nil {
-		return nil, fail(opCapture, dir, err)
+		return handle{}, fail(opCapture, dir, err)
 	}
 	if !st.IsDir() {
-		return nil, invalid(opCapture, dir, "is not a directory")
+		return handle{}, invalid(opCapture, dir, "is not a directory")
 	}
-	root, err := os.OpenRoot(dir)
-	return root, fail(opCapture, dir, err)
+	h, err := openHandle(dir)
+	return h, fail(opCapture, dir, err)
 }
 
 // CaptureFile stores one file. It is not followed when it is a link.
 func CaptureFile(ctx context.Context, s Putter, file string, o Options) (cas.Entry, error) {
 	dir, name := filepath.Split(file)
-	root, err := os.OpenRoot(cmp.Or(dir, "."))
+	if cas.ValidateName(name) != nil {
+		return cas.Entry{}, invalid(opCapture, file, "does not end in a file's name")
+	}
+	root, err := openHandle(filepath.Clean(cmp.Or(dir, ".")))
 	if err != nil {
 		return cas.Entry{}, fail(opCapture, file, err)
 	}
 	defer closeQuiet(root)
-	st, err := root.Lstat(name)
+	st, err := root.lstat(name)
 	if err != nil {
 		return cas.Entry{}, fail(opCapture, file, err)
 	}
-	if !st.Mode().IsRegular() {
-		return cas.Entry{}, invalid(opCapture, file, "is %s; only a file can be captured here", describe(st.Mode()))
+	if !st.mode.IsRegular() {
+		return cas.Entry{}, invalid(opCapture, file, "is %s; only a file can be captured here", describe(st.mode))
 	}
 	c := newCapturer(ctx, s, o)
 	e := cas.Entry{Name: name}
-	err = c.file(root, st, file, &e)
+	err = c.file(root, name, st, file, &e)
 	return e, c.finish(err)
 }
 
@@ -161,7 +164,7 @@ func (c *capturer) put(size int64) cas.PutOptions {
 
 // scan reads one directory. at is its path for people; inside is its path below the
 // root that links may not leave.
-func (c *capturer) scan(root *os.Root, at, inside string, depth int) (*node, error) {
+func (c *capturer) scan(root handle, at, inside string, depth int) (*node, error) {
 	if depth > cas.MaxDepth {
 		return nil, forgeyard.Errorf(opCapture, forgeyard.Limit, "directories nest deeper than %d at %q", cas.MaxDepth, forgeyard.Clip(at, 200))
 	}
@@ -183,15 +186,10 @@ func (c *capturer) scan(root *os.Root, at, inside string, depth int) (*node, err
 }
 
 // names lists a directory, within what is left of the budget.
-func (c *capturer) names(root *os.Root, at string) ([]string, error) {
-	d, err := root.Open(".")
-	if err != nil {
-		return nil, fail(opCapture, at, err)
-	}
-	defer closeQuiet(d)
+func (c *capturer) names(root handle, at string) ([]string, error) {
 	var out []string
 	for {
-		some, err := d.Readdirnames(1024)
+		some, err := root.readNames(1024)
 		out = append(out, some...)
 		if int64(len(out)) > c.budget.l.MaxFiles-c.budget.files {
 			return nil, forgeyard.Errorf(opCapture, forgeyard.Limit, "at %q there are more than %d files, directories and links", at, c.budget.l.MaxFiles)
@@ -199,7 +197,7 @@ func (c *capturer) names(root *os.Root, at string) ([]string, error) {
 		if len(out) > cas.MaxTreeEntries {
 			return nil, forgeyard.Errorf(opCapture, forgeyard.Limit, "directory %q has more than %d entries", at, cas.MaxTreeEntries)
 		}
-		if err == io.EOF {
+		if err == errNoMore {
 			break
 		}
 		if err != nil {
@@ -210,25 +208,25 @@ func (c *capturer) names(root *os.Root, at string) ([]string, error) {
 	return out, nil
 }
 
-func (c *capturer) entry(root *os.Root, n *node, i int, name, inside string, depth int) error {
+func (c *capturer) entry(root handle, n *node, i int, name, inside string, depth int) error {
 	p := path.Join(n.path, name)
 	if err := cas.ValidateName(name); err != nil {
 		return fail(opCapture, p, err)
 	}
-	st, err := root.Lstat(name)
+	st, err := root.lstat(name)
 	if err != nil {
 		return changed(p, err)
 	}
 	e := &n.entries[i]
 	e.Name = name
-	switch mode := st.Mode(); {
+	switch mode := st.mode; {
 	case mode.IsRegular():
-		return c.file(root, st, p, e)
+		return c.file(root, name, st, p, e)
 	case mode.IsDir():
 		if err := c.budget.take(opCapture, p, 0); err != nil {
 			return err
 		}
-		sub, err := openDir(root, name, st)
+		sub, err := root.openDir(name, st)
 		if err != nil {
 			return changed(p, err)
 		}
@@ -241,7 +239,7 @@ func (c *capturer) entry(root *os.Root, n *node, i int, name, inside string, dep
 		if err := c.budget.take(opCapture, p, 0); err != nil {
 			return err
 		}
-		target, err := root.Readlink(name)
+		target, err := root.readlink(name)
 		if err != nil {
 			return changed(p, err)
 		}
@@ -253,19 +251,19 @@ func (c *capturer) entry(root *os.Root, n *node, i int, name, inside string, dep
 }
 
 // file opens a regular file and hands it to a worker.
-func (c *capturer) file(root *os.Root, st fs.FileInfo, p string, e *cas.Entry) error {
-	size := st.Size()
+func (c *capturer) file(root handle, name string, st info, p string, e *cas.Entry) error {
+	size := st.size
 	if size > cas.MaxBlobSize {
 		return forgeyard.Errorf(opCapture, forgeyard.Limit, "%q has %d bytes, the bound for one file is %d", p, size, cas.MaxBlobSize)
 	}
 	if err := c.budget.take(opCapture, p, size); err != nil {
 		return err
 	}
-	f, err := openFile(root, st)
+	f, err := root.openFile(name, st)
 	if err != nil {
 		return changed(p, err)
 	}
-	e.Kind, e.Exec = cas.File, st.Mode()&0o111 != 0
+	e.Kind, e.Exec = cas.File, st.mode&0o111 != 0
 	c.g.Go(func() error {
 		defer closeQuiet(f)
 		// One byte more than was seen, so that a file which grows for ever is noticed.
@@ -282,50 +280,12 @@ func (c *capturer) file(root *os.Root, st fs.FileInfo, p string, e *cas.Entry) e
 	return nil
 }
 
-var errSwapped = errors.New("another file stands there now")
-
 // changed says that somebody works on what is being captured.
 func changed(p string, err error) error {
 	if isNoSpace(err) || errors.Is(err, fs.ErrPermission) || forgeyard.KindOf(err) != forgeyard.Other {
 		return fail(opCapture, p, err)
 	}
 	return forgeyard.Errorf(opCapture, forgeyard.Conflict, "%q changed while it was captured: %w", p, err).WithHint("let the workload end before its files are captured")
-}
-
-// openFile opens the file that st describes, or nothing. os.Root would follow a link
-// that stays inside; comparing inodes refuses even that. O_NONBLOCK: a pipe that was
-// put there meanwhile must not hold us.
-func openFile(root *os.Root, st fs.FileInfo) (*os.File, error) {
-	f, err := root.OpenFile(st.Name(), os.O_RDONLY|openNonblock, 0)
-	if err != nil {
-		return nil, err
-	}
-	got, err := f.Stat()
-	if err == nil && (!got.Mode().IsRegular() || !os.SameFile(st, got)) {
-		err = errSwapped
-	}
-	if err != nil {
-		closeQuiet(f)
-		return nil, err
-	}
-	return f, nil
-}
-
-// openDir is openFile for a directory.
-func openDir(root *os.Root, name string, st fs.FileInfo) (*os.Root, error) {
-	sub, err := root.OpenRoot(name)
-	if err != nil {
-		return nil, err
-	}
-	got, err := sub.Stat(".")
-	if err == nil && !os.SameFile(st, got) {
-		err = errSwapped
-	}
-	if err != nil {
-		closeQuiet(sub)
-		return nil, err
-	}
-	return sub, nil
 }
 
 func describe(m fs.FileMode) string {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,42 +127,43 @@ func TestCaptureOutputsRefuses(t *testing.T) {
 	}
 }
 
-// A workload that swaps files, directories and links while they are captured: the
-// capture fails or holds what is inside, and never a byte of what is outside.
+// A workload that swaps files, directories and links while its outputs are captured:
+// the capture fails or holds what was declared, and never a byte from outside or of
+// what was not declared.
 func TestCaptureRace(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	outside := t.TempDir()
-	secret := []byte("the secret of another attempt")
+	secret, undeclared := []byte("s3cr"), []byte("undc") // as long as what is declared, so that no size gives them away
 	must(t, os.WriteFile(filepath.Join(outside, "f"), secret, 0o600))
-	dir := lay(t, map[string]string{"d/f": "mine", "f": "mine", "keep": "k"})
+	dir := lay(t, map[string]string{
+		"d/f": "mine", "f": "mine", "undeclared": string(undeclared), "other/f": string(undeclared),
+		"swap/d1": "-> " + outside, "swap/d2": "-> ../other", "swap/f1": "-> " + filepath.Join(outside, "f"), "swap/f2": "-> ../undeclared", "swap/f3": "-> undeclared", "swap/d3": "-> other",
+	})
+	must(t, syscall.Mkfifo(filepath.Join(dir, "swap/f4"), 0o600))
+	must(t, syscall.Mkfifo(filepath.Join(dir, "swap/d4"), 0o600))
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for {
+		for i := 0; ; i++ {
 			select {
 			case <-stop:
 				return
 			default:
 			}
-			for _, c := range []struct{ name, target string }{{"d", outside}, {"f", filepath.Join(outside, "f")}} {
-				p := filepath.Join(dir, c.name)
-				_ = os.Rename(p, p+".away") // any of these may meet the other side; that is the point
-				_ = os.Symlink(c.target, p)
-				_ = os.Remove(p)
-				_ = syscall.Mkfifo(p, 0o600)
-				_ = os.Remove(p)
-				_ = os.Rename(p+".away", p)
+			for _, name := range []string{"d", "f"} {
+				a, b := filepath.Join(dir, name), filepath.Join(dir, "swap", name+strconv.Itoa(1+i%4))
+				for range 2 { // there and back, with no moment in between at which there is nothing
+					if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+						t.Errorf("swap: %v", err)
+						return
+					}
+				}
 			}
 		}
 	}()
 	won, lost := 0, 0
-	for i := range 1500 {
-		var err error
-		if i%2 == 0 {
-			_, err = tree.Capture(ctx, s, dir, tree.Options{})
-		} else {
-			_, err = tree.CaptureOutputs(ctx, s, dir, []string{"d", "f"}, tree.Options{})
-		}
+	for i := range 6000 {
+		_, err := tree.CaptureOutputs(ctx, s, dir, [][]string{{"d"}, {"f"}, {"d", "f"}, {"d/f"}}[i%4], tree.Options{})
 		if err == nil {
 			won++
 		} else {
@@ -176,10 +178,10 @@ func TestCaptureRace(t *testing.T) {
 	close(stop)
 	<-done
 	t.Logf("%d captures went through, %d noticed", won, lost)
-	if s.Has(ctx, cas.Sum(secret)) {
-		t.Fatal("the secret was captured")
+	if s.Has(ctx, cas.Sum(secret)) || s.Has(ctx, cas.Sum(undeclared)) {
+		t.Fatal("what was not declared was captured")
 	}
-	if lost == 0 {
+	if won == 0 || lost == 0 {
 		t.Fatal("the race was never met, so this shows nothing")
 	}
 }

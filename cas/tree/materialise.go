@@ -1,12 +1,12 @@
 package tree
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -51,6 +51,9 @@ const opMaterialise = "tree materialise"
 func Materialise(ctx context.Context, s Source, root forgeyard.Digest, dst string, o Materialisation) (Report, error) {
 	if err := os.Mkdir(dst, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return Report{}, fail(opMaterialise, dst, err)
+	}
+	if st, err := os.Lstat(dst); err != nil || !st.IsDir() {
+		return Report{}, cmp.Or(fail(opMaterialise, dst, err), invalid(opMaterialise, dst, "is not a directory"))
 	}
 	r, err := os.OpenRoot(dst)
 	if err != nil {
@@ -265,43 +268,44 @@ func Remove(dir string) error {
 
 // unlock makes every directory writable for its owner.
 func unlock(dir string) error {
-	r, err := os.OpenRoot(dir)
+	parent, err := openHandle(filepath.Dir(filepath.Clean(dir)))
 	if err != nil {
 		return err
 	}
-	defer closeQuiet(r)
-	return unlockBelow(r, 0)
+	defer closeQuiet(parent)
+	return unlockBelow(parent, filepath.Base(filepath.Clean(dir)), 0)
 }
 
-func unlockBelow(r *os.Root, depth int) error {
-	if err := r.Chmod(".", 0o700); err != nil {
-		return err
+func unlockBelow(parent handle, name string, depth int) error {
+	st, err := parent.lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && !st.mode.IsDir()) || depth > 4*cas.MaxDepth {
+		return nil // deeper than any tree: what stays locked, RemoveAll reports
 	}
-	d, err := r.Open(".")
 	if err != nil {
 		return err
 	}
-	es, err := d.ReadDir(-1)
-	closeQuiet(d)
-	if err != nil || depth > 4*cas.MaxDepth {
-		return err // deeper than any tree: what cannot be unlocked, RemoveAll reports
-	}
-	for _, e := range es {
-		if !e.IsDir() {
-			continue
-		}
-		if err := r.Chmod(e.Name(), 0o700); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		sub, err := r.OpenRoot(path.Base(e.Name()))
-		if err != nil {
-			return err
-		}
-		err = unlockBelow(sub, depth+1)
-		closeQuiet(sub)
-		if err != nil {
+	if st.mode.Perm()&0o700 != 0o700 {
+		if err := parent.unlock(name); err != nil {
 			return err
 		}
 	}
-	return nil
+	h, err := parent.openDir(name, st)
+	if err != nil {
+		return err
+	}
+	defer closeQuiet(h)
+	for {
+		names, err := h.readNames(1024)
+		for _, n := range names {
+			if err := unlockBelow(h, n, depth+1); err != nil {
+				return err
+			}
+		}
+		if err == errNoMore {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }

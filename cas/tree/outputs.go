@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -129,7 +128,7 @@ func CheckOutputPath(p string) (string, error) {
 }
 
 // output walks to one output by handles and captures it.
-func (c *capturer) output(root *os.Root, p string) (slot, error) {
+func (c *capturer) output(root handle, p string) (slot, error) {
 	depth := strings.Count(p, "/") + 1
 	if p == "." {
 		n, err := c.scan(root, "", "", 0)
@@ -139,7 +138,7 @@ func (c *capturer) output(root *os.Root, p string) (slot, error) {
 	dir := root
 	for i, name := range parts {
 		at := path.Join(parts[:i+1]...)
-		st, err := dir.Lstat(name)
+		st, err := dir.lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			return slot{}, forgeyard.Errorf(opCapture, forgeyard.NotFound, "declared output %q was not produced: there is no %q", p, at)
 		}
@@ -147,11 +146,11 @@ func (c *capturer) output(root *os.Root, p string) (slot, error) {
 			return slot{}, fail(opCapture, at, err)
 		}
 		last := i == len(parts)-1
-		switch mode := st.Mode(); {
+		switch mode := st.mode; {
 		case mode&fs.ModeSymlink != 0:
 			return slot{}, c.linkOutput(dir, name, p, at)
 		case mode.IsDir():
-			sub, err := openDir(dir, name, st)
+			sub, err := dir.openDir(name, st)
 			if err != nil {
 				return slot{}, changed(at, err)
 			}
@@ -166,7 +165,7 @@ func (c *capturer) output(root *os.Root, p string) (slot, error) {
 			dir = sub
 		case last && mode.IsRegular():
 			e := &cas.Entry{Name: name}
-			return slot{file: e}, c.file(dir, st, p, e)
+			return slot{file: e}, c.file(dir, name, st, p, e)
 		default:
 			return slot{}, invalid(opCapture, at, "is %s; an output is a file or a directory", describe(mode))
 		}
@@ -175,8 +174,8 @@ func (c *capturer) output(root *os.Root, p string) (slot, error) {
 }
 
 // linkOutput refuses an output that is, or is reached through, a link.
-func (c *capturer) linkOutput(dir *os.Root, name, p, at string) error {
-	target, err := dir.Readlink(name)
+func (c *capturer) linkOutput(dir handle, name, p, at string) error {
+	target, err := dir.readlink(name)
 	if err != nil {
 		return changed(at, err)
 	}

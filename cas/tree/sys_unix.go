@@ -11,8 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const openNonblock = syscall.O_NONBLOCK
-
 // setLinkTime sets a link's own time.
 func setLinkTime(path string, at time.Time) error {
 	tv := unix.NsecToTimeval(at.UnixNano())

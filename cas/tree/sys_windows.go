@@ -8,8 +8,6 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-const openNonblock = 0 // there are no pipes in a Windows directory
-
 // setLinkTime does nothing: a link's time is not seen by builds on Windows.
 func setLinkTime(string, time.Time) error { return nil }
 

@@ -9,9 +9,9 @@
 // does to its files meanwhile; no link that leaves the root is captured or made;
 // devices, sockets and pipes are refused; every bound is hit with an error.
 //
-// Each step down a directory is taken by handle (os.Root), one name at a time, and
-// what was opened is compared with what was looked at: a file swapped for a link in
-// between is an error, never followed.
+// Each step down a directory is taken by handle, one name at a time, and what was
+// opened is compared with what was looked at: a file swapped for a link in between
+// is an error, never followed.
 //
 // It keeps names, content, the exec bit and link targets, and nothing else: no owner,
 // no times, no other modes. It decides nothing about what is kept; pass an owner.

@@ -1,0 +1,22 @@
+package tree
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+)
+
+// info is what a look at a name tells.
+type info struct {
+	mode fs.FileMode
+	size int64
+	id   identity // tells one file from another, in the way of the system
+}
+
+// same reports whether two looks met one file.
+func (i info) same(j info) bool { return i.mode.Type() == j.mode.Type() && i.id.same(j.id) }
+
+var (
+	errSwapped = errors.New("another file stands there now")
+	errNoMore  = io.EOF
+)
