@@ -3,6 +3,7 @@ package uplink
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"net/http"
 
 	"connectrpc.com/connect"
@@ -102,5 +103,18 @@ func NewClient(m *mesh.Mesh, central string) forgeyardv1connect.DelegationServic
 
 func newClient(tr *http.Transport, central string) forgeyardv1connect.DelegationServiceClient {
 	return forgeyardv1connect.NewDelegationServiceClient(&http.Client{Transport: tr}, "http://"+central,
-		connect.WithInterceptors(wire.Interceptor{}), connect.WithReadMaxBytes(MaxMessage))
+		connect.WithInterceptors(wire.Interceptor{}, connect.UnaryInterceptorFunc(ownCause)), connect.WithReadMaxBytes(MaxMessage))
+}
+
+// ownCause keeps the kind of what went wrong before anything was sent: a peer that
+// refuses us is Denied, where Connect sees only a dial that failed.
+func ownCause(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+		resp, err := next(ctx, r)
+		var own *forgeyard.Error
+		if errors.As(err, &own) {
+			return resp, own
+		}
+		return resp, err
+	}
 }
