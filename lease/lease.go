@@ -201,4 +201,5 @@ const (
 	Continue Answer = "continue"
 	Cancel   Answer = "cancel" // stop, and report the cancellation
 	Stale    Answer = "stale"  // stop at once, and finalise nothing
+	Wait     Answer = "wait"   // not counted, nothing changes: ask again soon
 )

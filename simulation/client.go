@@ -18,7 +18,6 @@ type client struct {
 }
 
 func (c *client) submit(s *sim, p *plan) {
-	c.s = s
 	n := s.nodes[s.rng.IntN(nodeCount)]
 	retry := func() { s.after(int64(time.Second), func() { c.submit(s, p) }) }
 	if !n.up || n.paused {
@@ -68,7 +67,6 @@ func (c *client) drainOne(s *sim) {
 	if !n.up || n.paused || s.healing {
 		return
 	}
-	c.s = s
 	c.drained = append(c.drained, n.runner)
 	yes := true
 	n.propose("client", site.MemberSet{Runner: n.runner, Draining: &yes, Cancel: s.chance(500)}, proposeFor, nil)
@@ -79,6 +77,17 @@ func (c *client) settle() {
 	for _, r := range c.drained {
 		c.undrain(r)
 	}
+	c.mend()
+}
+
+// mend clears quarantines, as a person would who has looked at the device.
+func (c *client) mend() {
+	for id, d := range c.s.head().Devices.All() {
+		if d.Quarantine != nil && d.Use == devices.Free {
+			c.s.nodes[0].propose("ana", site.DeviceHealth{Device: id, Action: "clear", Reason: "looked at"}, proposeFor, nil)
+		}
+	}
+	c.s.after(int64(5*time.Second), c.mend)
 }
 
 func (c *client) undrain(r forgeyard.RunnerID) {

@@ -61,7 +61,7 @@ func (n *node) resetDevice(e agent.ResetDevice) {
 		c.cleaning(n.s, e.Device, e.Token, n)
 	}
 	n.after(n.s.within(100*time.Millisecond, 3*time.Second), func() {
-		ev := devices.Evidence{Token: e.Token, Try: e.Try, OK: !n.s.chance(80)}
+		ev := devices.Evidence{Token: e.Token, Try: e.Try, OK: n.s.healing || !n.s.chance(80)}
 		if !ev.OK {
 			ev.Error = "it does not answer"
 		}
@@ -76,7 +76,7 @@ func (n *node) resetDevice(e agent.ResetDevice) {
 
 func (n *node) checkDevice(id forgeyard.DeviceID) {
 	n.after(n.s.within(100*time.Millisecond, time.Second), func() {
-		n.propose(n.name, site.DeviceHealth{Device: id, Action: "checked", OK: !n.s.chance(20), Reason: "a look"}, proposeFor, func(_ site.Reply, known bool) {
+		n.propose(n.name, site.DeviceHealth{Device: id, Action: "checked", OK: n.s.healing || !n.s.chance(20), Reason: "a look"}, proposeFor, func(_ site.Reply, known bool) {
 			if !known {
 				n.book.NotReported(id)
 			}

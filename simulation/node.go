@@ -21,6 +21,7 @@ type node struct {
 
 	up       bool
 	paused   bool
+	resuming bool     // a paused machine takes its first look
 	life     int      // counts processes: what an earlier one began never comes back
 	deferred []func() // what happened to a paused machine
 
@@ -177,7 +178,14 @@ func (n *node) resume() {
 	}
 	n.paused = false
 	n.s.trace("%s goes on", n.name)
+	n.resuming = true
+	for _, x := range n.execs {
+		if x.over {
+			x.die("it was killed before")
+		}
+	}
 	n.step()
+	n.resuming = false
 	waiting := n.deferred
 	n.deferred = nil
 	life := n.life

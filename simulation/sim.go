@@ -103,6 +103,7 @@ func newSim(seed uint64, o Options, f hooks) *sim {
 	s.checks = checkers()
 	s.shape = draw(s.rng)
 	s.up = newCentral(s)
+	s.client.s = s
 	return s
 }
 

@@ -192,10 +192,17 @@ func (x *execution) cancel(why string) {
 	})
 }
 
-// kill ends the process tree by force, which takes a while; nothing is reported.
+// kill ends the process tree by force, which takes a while; nothing is reported. What a
+// workload does between the moment at which a stopped machine goes on and its agent's
+// first look is beyond any clock: only a fence at the resource helps then, and none of
+// the invariants here claims more. Such a one dies at once.
 func (x *execution) kill(why string) {
 	x.n.s.trace("%s kills %s: %s", x.n.name, short(x.authority), why)
 	x.over = true
+	if x.n.resuming {
+		x.die(why)
+		return
+	}
 	x.n.after(x.n.s.within(0, killMax-200*time.Millisecond), func() { x.die(why) })
 }
 

@@ -118,8 +118,10 @@ type entry struct {
 	stage     stage
 	sent      forgeyard.Instant // our send of the last request that was granted; zero: none yet
 	left      time.Duration     // from sent; negative: no bound
+	stale     bool              // we were told so: over, for good
 	cancelled bool
 	stopped   bool
+	handing   bool
 	spec      job.Resources
 }
 
@@ -141,12 +143,21 @@ func NewBook() *Book {
 	return &Book{leases: map[forgeyard.LeaseID]*entry{}, upkeep: map[forgeyard.DeviceID]upkeep{}}
 }
 
-// Accepted is told that an acceptance, sent then, was applied.
+// Accepted is told that an acceptance, sent then, was applied. Delegated work has no
+// deadline yet: only a renewal says how much of the central daemon's authority is left.
 func (b *Book) Accepted(id forgeyard.LeaseID, sent forgeyard.Instant) {
-	if e, ok := b.leases[id]; ok && e.stage == asking {
-		e.stage, e.sent = held, sent
+	e, ok := b.leases[id]
+	if !ok || e.stage != asking {
+		return
+	}
+	e.stage = held
+	if !delegated(e.authority) {
+		e.sent = sent
 	}
 }
+
+// delegated says that the authority comes from the central daemon: its term is not zero.
+func delegated(a forgeyard.Authority) bool { return a.Fence.Term != 0 }
 
 // NotAccepted is told that an acceptance failed; the next step looks anew.
 func (b *Book) NotAccepted(id forgeyard.LeaseID) {
@@ -155,12 +166,21 @@ func (b *Book) NotAccepted(id forgeyard.LeaseID) {
 	}
 }
 
-// Granted is told that a proposal, sent then, granted the next epoch in place.
+// Granted is told that a proposal, sent then, granted the next epoch in place. As with
+// Accepted, delegated work waits for its first renewal.
 func (b *Book) Granted(l lease.Lease, spec job.Resources, sent forgeyard.Instant) {
+	if e, ok := b.leases[l.Authority.Lease]; ok && !e.sent.IsZero() {
+		return // a renewal was quicker, and knows better
+	}
+	if delegated(l.Authority) {
+		sent = 0
+	}
 	b.leases[l.Authority.Lease] = &entry{authority: l.Authority, policy: l.Policy, terms: l.Terms, stage: held, sent: sent, left: -1, spec: spec}
 }
 
-// Renewed is told the answer to a renewal that was sent then.
+// Renewed is told the answer to a renewal that was sent then. Answers may come out of
+// their order: of two that go on, the one that was sent later holds, bound and all.
+// Anything but Continue, Cancel and Stale (lease.Wait among them) changes nothing.
 func (b *Book) Renewed(id forgeyard.LeaseID, sent forgeyard.Instant, answer lease.Answer, left time.Duration) {
 	e, ok := b.leases[id]
 	if !ok {
@@ -168,14 +188,20 @@ func (b *Book) Renewed(id forgeyard.LeaseID, sent forgeyard.Instant, answer leas
 	}
 	switch answer {
 	case lease.Stale:
-		e.left, e.sent = 0, min(e.sent, sent) // the deadline is now in the past
-		if e.sent.IsZero() {
-			e.sent = 1
-		}
+		e.stale = true // for good, whatever answer comes after it
 	case lease.Cancel, lease.Continue:
-		if e.stage != ended {
-			e.sent, e.left = max(e.sent, sent), left
+		if e.stage != ended && !e.stale && sent >= e.sent {
+			e.sent, e.left = sent, left
 		}
+	}
+}
+
+// HandingOver is told that a proposal is under way which ends this lease and may grant
+// the next epoch in place: its tree is dead already, so the lease's end in the log is no
+// reason to kill anything.
+func (b *Book) HandingOver(id forgeyard.LeaseID) {
+	if e, ok := b.leases[id]; ok && e.stage == running {
+		e.handing = true
 	}
 }
 
@@ -193,13 +219,19 @@ func (b *Book) NotReported(d forgeyard.DeviceID) { delete(b.upkeep, d) }
 // and must not start.
 func (b *Book) Deadline(id forgeyard.LeaseID) forgeyard.Instant {
 	e, ok := b.leases[id]
-	if !ok || e.sent.IsZero() {
+	if !ok || (e.sent.IsZero() && !e.stale) {
 		return 0
 	}
 	return e.deadline()
 }
 
+// longPast is a deadline that has passed on every clock.
+const longPast = forgeyard.Instant(1)
+
 func (e *entry) deadline() forgeyard.Instant {
+	if e.stale {
+		return longPast
+	}
 	return lease.HolderStop(e.policy, e.terms, e.sent, e.left)
 }
 
@@ -276,10 +308,10 @@ func (s *stepper) mine() []site.Job {
 func (s *stepper) deadlines() {
 	for _, id := range s.ids() {
 		e := s.book.leases[id]
-		if e.stage == ended || e.sent.IsZero() {
+		d := s.book.Deadline(id)
+		if e.stage == ended || d.IsZero() {
 			continue
 		}
-		d := e.deadline()
 		if d > s.now {
 			s.wake = min(s.wake, d)
 			continue
@@ -310,6 +342,9 @@ func (s *stepper) vanished(mine []site.Job) {
 		if e.stage == asking || !s.seen(e) {
 			continue // our own log may be behind what we were answered
 		}
+		if e.stage == running && e.handing {
+			continue // Over follows
+		}
 		if e.stage == running {
 			s.do(Kill{Lease: id, Why: "the log says that its lease ended"})
 		}
@@ -339,7 +374,7 @@ func (s *stepper) look(j site.Job) {
 		// next renewal, and nothing starts before.
 		s.book.leases[id] = &entry{authority: j.Lease.Authority, policy: j.Lease.Policy, terms: j.Lease.Terms, stage: held, left: -1, spec: j.Spec.Resources}
 		return
-	case e.stage == held && j.Lease.State == lease.Accepted && !e.sent.IsZero() && e.deadline() > s.now:
+	case e.stage == held && j.Lease.State == lease.Accepted && s.book.Deadline(id) > s.now:
 		if j.CancelAt != 0 { // a cancel while unstarted is applied before the start (K10)
 			if !e.cancelled {
 				e.cancelled = true

@@ -191,6 +191,11 @@ func (m *Memory) renewOne(arrived forgeyard.Instant, in Input, r Renewal) Renewa
 	if h.expiring {
 		return stale("the lease is expiring")
 	}
+	if j.Grant != nil && !in.Known {
+		// The holder goes on under what an earlier leader said. To answer "nothing is left"
+		// would kill all delegated work at each change of the leader.
+		return RenewalAnswer{Answer: lease.Wait, Reason: "the new leader is asking the voters how long the uplink was silent", Left: -1}
+	}
 	h.state, h.heard = j.Lease.State, max(h.heard, arrived)
 	m.leases[r.Authority.Lease] = h
 	a := RenewalAnswer{Answer: lease.Continue, Left: -1}
@@ -198,10 +203,7 @@ func (m *Memory) renewOne(arrived forgeyard.Instant, in Input, r Renewal) Renewa
 		a.Answer, a.Reason = lease.Cancel, "cancelled by "+j.CancelBy
 	}
 	if j.Grant != nil {
-		a.Left = 0
-		if in.Known {
-			a.Left = max(0, j.Grant.Left(in.State.Uplink.Terms, in.Used))
-		}
+		a.Left = max(0, j.Grant.Left(in.State.Uplink.Terms, in.Used))
 	}
 	return a
 }
