@@ -121,6 +121,9 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bo
 		x.putBackLog(chunks)
 		return got, err
 	}
+	if goOn {
+		x.n.handingOver(x.authority.Lease)
+	}
 	sent := x.n.clock.Now()
 	reply, err := x.n.proposer.Propose(ctx, site.Checkpoint{
 		Authority: x.authority, Commit: ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes), Log: chunks, Continue: goOn, Productive: true,

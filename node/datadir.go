@@ -23,6 +23,7 @@ const (
 	fileFounding  = "identity/founding"
 	fileWitness   = "raft/witness"
 	fileControl   = "control.sock"
+	filePorts     = "ports"
 )
 
 // dataDir is a locked data directory.

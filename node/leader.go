@@ -54,6 +54,7 @@ func (n *Node) lead(ctx context.Context, term uint64) (stop func()) {
 	l := &leadership{n: n, term: term, mem: controllers.NewMemory(n.clock.Now()), flying: map[string]bool{}, look: make(chan struct{}, 1)}
 	n.leading.Store(l)
 	n.log.Info("leading", "term", term)
+	n.announce(ctx, term)
 	var wg sync.WaitGroup
 	wg.Go(func() { l.run(ctx) })
 	wg.Go(func() {
@@ -66,6 +67,24 @@ func (n *Node) lead(ctx context.Context, term uint64) (stop func()) {
 		cancel()
 		wg.Wait()
 		n.log.Info("not leading any more", "term", term)
+	}
+}
+
+// announce tells every member that this node leads, so that they renew with it now and
+// not with their next heartbeat. Who does not hear it finds the leader by itself.
+func (n *Node) announce(ctx context.Context, term uint64) {
+	n.local.askRenewal()
+	for id, m := range n.replica.State().Members.All() {
+		if id == n.enrolment.RunnerID || m.Removed {
+			continue
+		}
+		go func() {
+			ctx, cancel := context.WithTimeout(ctx, vouchTimeout)
+			defer cancel()
+			if _, err := n.peers.to(m.Peer).Leading(ctx, connect.NewRequest(&forgeyardv1.LeadingRequest{Term: term})); err != nil {
+				n.log.Debug("a member did not hear who leads", "member", m.Name, "err", err)
+			}
+		}()
 	}
 }
 

@@ -207,7 +207,7 @@ func (n *Node) shutdown(ctx context.Context) {
 		x.stop("drain", "the node stops")
 	}
 	n.awaitExecutions(ctx, grace)
-	if n.group.IsLeader() {
+	if n.group.IsLeader() && len(n.group.Members()) > 1 {
 		if err := n.group.Transfer(ctx, ""); err != nil {
 			n.log.Info("leadership was not handed over", "err", err)
 		}

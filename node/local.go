@@ -199,6 +199,12 @@ func (n *Node) over(id forgeyard.LeaseID) {
 	n.nudge()
 }
 
+func (n *Node) handingOver(id forgeyard.LeaseID) {
+	n.local.mu.Lock()
+	defer n.local.mu.Unlock()
+	n.local.book.HandingOver(id)
+}
+
 // granted takes in the next epoch, which our proposal, sent then, was given in place.
 func (n *Node) granted(l lease.Lease, r job.Resources, sent forgeyard.Instant) {
 	n.local.mu.Lock()

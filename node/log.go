@@ -19,7 +19,7 @@ import (
 // then, from the node that runs it, what is newer. With follow it goes on through
 // epochs until the job has ended and all was sent.
 func (n *Node) Log(ctx context.Context, id forgeyard.JobID, after uint64, follow bool, send func(*forgeyardv1.LogFrame) error) error {
-	last := after
+	last, epoch := after, uint64(0)
 	forward := func(f *forgeyardv1.LogFrame) error {
 		if f.Seq <= last {
 			return nil // seen before: from the store and from the spool alike
@@ -33,6 +33,12 @@ func (n *Node) Log(ctx context.Context, id forgeyard.JobID, after uint64, follow
 		if !ok {
 			return nil
 		}
+		if epoch != 0 && j.Epoch != epoch {
+			// The numbers of a lost runner's tail are given anew (decision 17); the epoch tells
+			// them apart.
+			last = min(last, j.LogSeq)
+		}
+		epoch = j.Epoch
 		if err := n.logFromStore(ctx, j, last, forward); err != nil {
 			return err
 		}

@@ -68,6 +68,7 @@ type Node struct {
 	enrolment mesh.Enrolment
 	identity  mesh.Identity
 	session   forgeyard.SessionID
+	ports     *ports
 	started   time.Time
 
 	store     *disk.Store
@@ -89,8 +90,10 @@ type Node struct {
 	caps               atomic.Pointer[job.Capabilities]
 	state              atomic.Value // string: node state of 07§12
 	leading            atomic.Pointer[leadership]
+	hint               atomic.Pointer[leaderHint]
 	local              *local // the agent's book and the running attempts
 	kick               chan struct{}
+	work               sync.WaitGroup // executions
 	draining, stopping atomic.Bool
 
 	mu      sync.Mutex
@@ -229,6 +232,7 @@ func (n *Node) serve(ctx context.Context) error {
 	cancel()
 	servers.close()
 	err = g.Wait()
+	n.work.Wait() // every tree is dead, every workspace settled
 	n.setState(StateOffline)
 	if errors.Is(err, context.Canceled) {
 		return nil

@@ -53,6 +53,10 @@ func (p *proc) jobs() forgeyardv1connect.JobServiceClient {
 	return forgeyardv1connect.NewJobServiceClient(p.client(), "http://node", connect.WithInterceptors(wire.Interceptor{}))
 }
 
+func (p *proc) runs() forgeyardv1connect.RunServiceClient {
+	return forgeyardv1connect.NewRunServiceClient(p.client(), "http://node", connect.WithInterceptors(wire.Interceptor{}))
+}
+
 // quick is a site that notices silence soon.
 func quick(t *testing.T) sitecfg.Site {
 	t.Helper()
@@ -204,15 +208,7 @@ job:
 func TestSiteRunsAJob(t *testing.T) {
 	site := makeSite(t, 3)
 	one := site[0]
-	one.wait("three voters", func() bool {
-		voters := 0
-		for _, m := range one.node.Members() {
-			if m.Voter {
-				voters++
-			}
-		}
-		return voters == 3
-	})
+	one.wait("three voters", func() bool { return votersOf(one) == 3 })
 	_, id := one.submit(helloJob)
 	var j *forgeyardv1.Job
 	one.wait("the job's end", func() bool { j = one.show(id); return job.Status(j.Status).Terminal() })

@@ -18,18 +18,27 @@ import (
 
 func (n *Node) openMesh(_ context.Context, c *closers) error {
 	n.replica = replica.New()
-	m, err := mesh.New(mesh.Config{
-		Identity: n.identity, SiteID: n.enrolment.SiteID, SiteName: n.enrolment.SiteName, SitePublicKey: n.enrolment.SitePublicKey,
-		Session: n.session, Credential: n.enrolment.Credential, Listen: n.cfg.Settings.Listen, Revoked: n.revoked,
-		OnPeer: func(mesh.Peer, bool) { n.nudge() }, Clock: n.clock, Logger: n.log,
-	})
+	n.ports = loadPorts(n.dir.join(filePorts))
+	m, err := n.newMesh(n.ports.sticky("mesh", n.cfg.Settings.Listen))
+	if forgeyard.KindOf(err) == forgeyard.Conflict {
+		m, err = n.newMesh(n.cfg.Settings.Listen)
+	}
 	if err != nil {
 		return err
 	}
 	n.mesh = m
 	c.add(m.Close)
+	n.ports.keep("mesh", portOf(m.ListenAddrs()))
 	n.peers = newPeers(n)
 	return n.addKnownAddrs(n.enrolment.Peers)
+}
+
+func (n *Node) newMesh(listen string) (*mesh.Mesh, error) {
+	return mesh.New(mesh.Config{
+		Identity: n.identity, SiteID: n.enrolment.SiteID, SiteName: n.enrolment.SiteName, SitePublicKey: n.enrolment.SitePublicKey,
+		Session: n.session, Credential: n.enrolment.Credential, Listen: listen, Revoked: n.revoked,
+		OnPeer: func(mesh.Peer, bool) { n.nudge() }, Clock: n.clock, Logger: n.log,
+	})
 }
 
 func (n *Node) addKnownAddrs(known []mesh.PeerAddr) error {
@@ -192,16 +201,24 @@ func (n *Node) badPeer(e caspeer.Event) {
 }
 
 func (n *Node) openGossip(context.Context, *closers) error {
-	g, err := n.mesh.StartGossip(mesh.GossipConfig{
-		Addr: n.cfg.Settings.Gossip, Key: n.enrolment.GossipKey, SiteID: n.enrolment.SiteID, RunnerID: n.enrolment.RunnerID,
-		Meta: n.gossipMeta(), Seeds: n.gossipSeeds(), Revoked: n.revoked, OnMember: func(mesh.Member) { n.nudge() },
-		Clock: n.clock, Logger: n.log,
-	})
+	g, err := n.startGossip(n.ports.sticky("gossip", n.cfg.Settings.Gossip))
+	if forgeyard.KindOf(err) == forgeyard.Conflict {
+		g, err = n.startGossip(n.cfg.Settings.Gossip)
+	}
 	if err != nil {
 		return err
 	}
 	n.gossip = g // the mesh closes it
-	return nil
+	n.ports.keep("gossip", portOfAddr(g.Addr()))
+	return n.ports.save()
+}
+
+func (n *Node) startGossip(addr string) (*mesh.Gossip, error) {
+	return n.mesh.StartGossip(mesh.GossipConfig{
+		Addr: addr, Key: n.enrolment.GossipKey, SiteID: n.enrolment.SiteID, RunnerID: n.enrolment.RunnerID,
+		Meta: n.gossipMeta(), Seeds: n.gossipSeeds(), Revoked: n.revoked, OnMember: func(mesh.Member) { n.nudge() },
+		Clock: n.clock, Logger: n.log,
+	})
 }
 
 func (n *Node) gossipMeta() mesh.Meta {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/libp2p/go-libp2p/core/peer"
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
@@ -118,9 +117,18 @@ func (p *peers) anyMember(try int) string {
 	return all[try%len(all)]
 }
 
+// leaderHint is who last told this node that it leads. Whoever is asked proves it anew.
+type leaderHint struct {
+	addr string
+	term uint64
+}
+
 // leader returns the service of the leader, or of a member who may know it.
 func (p *peers) leader(try int) (addr string, c forgeyardv1connect.PeerServiceClient, err error) {
-	_, addr, _ = p.n.group.Leader()
+	_, addr, term := p.n.group.Leader()
+	if h := p.n.hint.Load(); h != nil && (h.term > term || (addr == "" && try%2 == 0)) {
+		addr = h.addr
+	}
 	if addr == "" {
 		addr = p.anyMember(try)
 	}
@@ -128,12 +136,4 @@ func (p *peers) leader(try int) (addr string, c forgeyardv1connect.PeerServiceCl
 		return "", nil, forgeyard.Errorf("leader", forgeyard.Unavailable, "no leader is known")
 	}
 	return addr, p.to(addr), nil
-}
-
-func decodePeer(s string) (peer.ID, error) {
-	id, err := peer.Decode(s)
-	if err != nil {
-		return "", forgeyard.Errorf("peer", forgeyard.Invalid, "%q is not a peer id", forgeyard.Clip(s, 80))
-	}
-	return id, nil
 }

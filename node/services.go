@@ -127,6 +127,18 @@ func (s peerService) Term(context.Context, *connect.Request[forgeyardv1.TermRequ
 	return connect.NewResponse(&forgeyardv1.TermResponse{Term: s.n.group.Term()}), nil
 }
 
+// Leading implements the service: a node that hears it renews at once, so that a new
+// leader knows soon who is there.
+func (s peerService) Leading(ctx context.Context, r *connect.Request[forgeyardv1.LeadingRequest]) (*connect.Response[forgeyardv1.LeadingResponse], error) {
+	p, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.n.hint.Store(&leaderHint{addr: p.ID.String(), term: r.Msg.Term})
+	s.n.local.askRenewal()
+	return connect.NewResponse(&forgeyardv1.LeadingResponse{}), nil
+}
+
 // Hash implements the service.
 func (s peerService) Hash(ctx context.Context, r *connect.Request[forgeyardv1.HashRequest]) (*connect.Response[forgeyardv1.HashResponse], error) {
 	h, err := s.n.group.HashAt(ctx, r.Msg.Index)

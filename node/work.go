@@ -42,10 +42,10 @@ func (n *Node) begin(ctx context.Context, j site.Job, l lease.Lease) {
 	n.local.running[l.Authority.Lease] = x
 	n.local.mu.Unlock()
 	n.metrics.active.Inc()
-	go func() {
+	n.work.Go(func() {
 		defer n.metrics.active.Dec()
 		x.run(ctx)
-	}()
+	})
 }
 
 func (x *execution) run(ctx context.Context) {

@@ -314,7 +314,9 @@ func (a *Attempt) conclude(v *verdict) {
 	a.returnDevices()
 	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered}
 	if a.log != nil {
-		a.event(0, map[string]any{"event": "end", "end": v.end, "outcome": v.outcome, "category": v.category, "message": v.message, "exit_code": v.code})
+		if a.taken.Verdict != VerdictContinue || v.end != EndCheckpoint {
+			a.event(0, map[string]any{"event": "end", "end": v.end, "outcome": v.outcome, "category": v.category, "message": v.message, "exit_code": v.code})
+		}
 		a.lastFlush()
 		if err := a.pin(context.WithoutCancel(a.ctx)); err != nil {
 			a.run.cfg.Log.Warn("result not pinned", "attempt", a.id, "err", err)

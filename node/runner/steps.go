@@ -183,6 +183,11 @@ func (a *Attempt) exitCheckpoint(o order) *verdict {
 	a.enter(job.PhaseUploading)
 	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Upload, a.cancelled)
 	defer cancel()
+	// The log goes with the commit: the next epoch's numbers go on after what it names, so
+	// nothing may be written after this that a granted next epoch would not know of.
+	if err := a.flush(ctx); err != nil {
+		a.note("log not flushed before the checkpoint: %v", err)
+	}
 	c, err := a.task.Checkpoints.Exit(ctx, a.folders(), o.gives())
 	if v := a.interruptedByEnd(); v != nil {
 		return v
@@ -195,7 +200,9 @@ func (a *Attempt) exitCheckpoint(o order) *verdict {
 		}
 	}
 	a.taken = c
-	a.tellCheckpoint(c)
+	if c.Verdict != VerdictContinue {
+		a.tellCheckpoint(c)
+	}
 	switch {
 	case c.Verdict == VerdictStale:
 		a.endLease()

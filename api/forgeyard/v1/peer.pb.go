@@ -320,6 +320,86 @@ func (x *TermResponse) GetTerm() uint64 {
 	return 0
 }
 
+type LeadingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeadingRequest) Reset() {
+	*x = LeadingRequest{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeadingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeadingRequest) ProtoMessage() {}
+
+func (x *LeadingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeadingRequest.ProtoReflect.Descriptor instead.
+func (*LeadingRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LeadingRequest) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+type LeadingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeadingResponse) Reset() {
+	*x = LeadingResponse{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeadingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeadingResponse) ProtoMessage() {}
+
+func (x *LeadingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeadingResponse.ProtoReflect.Descriptor instead.
+func (*LeadingResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{7}
+}
+
 type VouchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Marked        uint64                 `protobuf:"varint,1,opt,name=marked,proto3" json:"marked,omitempty"`         // log index of the figure
@@ -330,7 +410,7 @@ type VouchRequest struct {
 
 func (x *VouchRequest) Reset() {
 	*x = VouchRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +422,7 @@ func (x *VouchRequest) String() string {
 func (*VouchRequest) ProtoMessage() {}
 
 func (x *VouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +435,7 @@ func (x *VouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchRequest.ProtoReflect.Descriptor instead.
 func (*VouchRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *VouchRequest) GetMarked() uint64 {
@@ -384,7 +464,7 @@ type VouchResponse struct {
 
 func (x *VouchResponse) Reset() {
 	*x = VouchResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -396,7 +476,7 @@ func (x *VouchResponse) String() string {
 func (*VouchResponse) ProtoMessage() {}
 
 func (x *VouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -409,7 +489,7 @@ func (x *VouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchResponse.ProtoReflect.Descriptor instead.
 func (*VouchResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *VouchResponse) GetKnown() bool {
@@ -449,7 +529,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +541,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +554,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ExplainRequest) GetJobId() string {
@@ -494,7 +574,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -506,7 +586,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -519,7 +599,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExplainResponse) GetHeldBack() string {
@@ -547,7 +627,7 @@ type PeerLogRequest struct {
 
 func (x *PeerLogRequest) Reset() {
 	*x = PeerLogRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +639,7 @@ func (x *PeerLogRequest) String() string {
 func (*PeerLogRequest) ProtoMessage() {}
 
 func (x *PeerLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +652,7 @@ func (x *PeerLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerLogRequest.ProtoReflect.Descriptor instead.
 func (*PeerLogRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PeerLogRequest) GetAttemptId() string {
@@ -607,7 +687,7 @@ type PeerConsoleData struct {
 
 func (x *PeerConsoleData) Reset() {
 	*x = PeerConsoleData{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +699,7 @@ func (x *PeerConsoleData) String() string {
 func (*PeerConsoleData) ProtoMessage() {}
 
 func (x *PeerConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +712,7 @@ func (x *PeerConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerConsoleData.ProtoReflect.Descriptor instead.
 func (*PeerConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PeerConsoleData) GetDeviceId() string {
@@ -664,7 +744,7 @@ type CredentialRequest struct {
 
 func (x *CredentialRequest) Reset() {
 	*x = CredentialRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +756,7 @@ func (x *CredentialRequest) String() string {
 func (*CredentialRequest) ProtoMessage() {}
 
 func (x *CredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +769,7 @@ func (x *CredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialRequest.ProtoReflect.Descriptor instead.
 func (*CredentialRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 type CredentialResponse struct {
@@ -701,7 +781,7 @@ type CredentialResponse struct {
 
 func (x *CredentialResponse) Reset() {
 	*x = CredentialResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +793,7 @@ func (x *CredentialResponse) String() string {
 func (*CredentialResponse) ProtoMessage() {}
 
 func (x *CredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +806,7 @@ func (x *CredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialResponse.ProtoReflect.Descriptor instead.
 func (*CredentialResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CredentialResponse) GetCredential() []byte {
@@ -745,7 +825,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +837,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +850,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HashRequest) GetIndex() uint64 {
@@ -789,7 +869,7 @@ type HashResponse struct {
 
 func (x *HashResponse) Reset() {
 	*x = HashResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +881,7 @@ func (x *HashResponse) String() string {
 func (*HashResponse) ProtoMessage() {}
 
 func (x *HashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +894,7 @@ func (x *HashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashResponse.ProtoReflect.Descriptor instead.
 func (*HashResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HashResponse) GetHash() []byte {
@@ -832,7 +912,7 @@ type BarrierRequest struct {
 
 func (x *BarrierRequest) Reset() {
 	*x = BarrierRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +924,7 @@ func (x *BarrierRequest) String() string {
 func (*BarrierRequest) ProtoMessage() {}
 
 func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +937,7 @@ func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierRequest.ProtoReflect.Descriptor instead.
 func (*BarrierRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 type BarrierResponse struct {
@@ -869,7 +949,7 @@ type BarrierResponse struct {
 
 func (x *BarrierResponse) Reset() {
 	*x = BarrierResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +961,7 @@ func (x *BarrierResponse) String() string {
 func (*BarrierResponse) ProtoMessage() {}
 
 func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +974,7 @@ func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierResponse.ProtoReflect.Descriptor instead.
 func (*BarrierResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BarrierResponse) GetIndex() uint64 {
@@ -915,7 +995,7 @@ type RenewResponse_Answer struct {
 
 func (x *RenewResponse_Answer) Reset() {
 	*x = RenewResponse_Answer{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +1007,7 @@ func (x *RenewResponse_Answer) String() string {
 func (*RenewResponse_Answer) ProtoMessage() {}
 
 func (x *RenewResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1069,10 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x04left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04left\"\r\n" +
 	"\vTermRequest\"\"\n" +
 	"\fTermResponse\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\";\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\"$\n" +
+	"\x0eLeadingRequest\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\"\x11\n" +
+	"\x0fLeadingResponse\";\n" +
 	"\fVouchRequest\x12\x16\n" +
 	"\x06marked\x18\x01 \x01(\x04R\x06marked\x12\x13\n" +
 	"\x05at_ms\x18\x02 \x01(\x03R\x04atMs\"~\n" +
@@ -1025,11 +1108,12 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\"\x10\n" +
 	"\x0eBarrierRequest\"'\n" +
 	"\x0fBarrierResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\xc4\x05\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\x8c\x06\n" +
 	"\vPeerService\x12F\n" +
 	"\aPropose\x12\x1c.forgeyard.v1.ProposeRequest\x1a\x1d.forgeyard.v1.ProposeResponse\x12@\n" +
 	"\x05Renew\x12\x1a.forgeyard.v1.RenewRequest\x1a\x1b.forgeyard.v1.RenewResponse\x12=\n" +
-	"\x04Term\x12\x19.forgeyard.v1.TermRequest\x1a\x1a.forgeyard.v1.TermResponse\x12@\n" +
+	"\x04Term\x12\x19.forgeyard.v1.TermRequest\x1a\x1a.forgeyard.v1.TermResponse\x12F\n" +
+	"\aLeading\x12\x1c.forgeyard.v1.LeadingRequest\x1a\x1d.forgeyard.v1.LeadingResponse\x12@\n" +
 	"\x05Vouch\x12\x1a.forgeyard.v1.VouchRequest\x1a\x1b.forgeyard.v1.VouchResponse\x12F\n" +
 	"\aExplain\x12\x1c.forgeyard.v1.ExplainRequest\x1a\x1d.forgeyard.v1.ExplainResponse\x12=\n" +
 	"\x03Log\x12\x1c.forgeyard.v1.PeerLogRequest\x1a\x16.forgeyard.v1.LogFrame0\x01\x12K\n" +
@@ -1051,7 +1135,7 @@ func file_forgeyard_v1_peer_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_peer_proto_rawDescData
 }
 
-var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),       // 0: forgeyard.v1.ProposeRequest
 	(*ProposeResponse)(nil),      // 1: forgeyard.v1.ProposeResponse
@@ -1059,52 +1143,56 @@ var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*RenewResponse)(nil),        // 3: forgeyard.v1.RenewResponse
 	(*TermRequest)(nil),          // 4: forgeyard.v1.TermRequest
 	(*TermResponse)(nil),         // 5: forgeyard.v1.TermResponse
-	(*VouchRequest)(nil),         // 6: forgeyard.v1.VouchRequest
-	(*VouchResponse)(nil),        // 7: forgeyard.v1.VouchResponse
-	(*ExplainRequest)(nil),       // 8: forgeyard.v1.ExplainRequest
-	(*ExplainResponse)(nil),      // 9: forgeyard.v1.ExplainResponse
-	(*PeerLogRequest)(nil),       // 10: forgeyard.v1.PeerLogRequest
-	(*PeerConsoleData)(nil),      // 11: forgeyard.v1.PeerConsoleData
-	(*CredentialRequest)(nil),    // 12: forgeyard.v1.CredentialRequest
-	(*CredentialResponse)(nil),   // 13: forgeyard.v1.CredentialResponse
-	(*HashRequest)(nil),          // 14: forgeyard.v1.HashRequest
-	(*HashResponse)(nil),         // 15: forgeyard.v1.HashResponse
-	(*BarrierRequest)(nil),       // 16: forgeyard.v1.BarrierRequest
-	(*BarrierResponse)(nil),      // 17: forgeyard.v1.BarrierResponse
-	(*RenewResponse_Answer)(nil), // 18: forgeyard.v1.RenewResponse.Answer
-	(*Authority)(nil),            // 19: forgeyard.v1.Authority
-	(*durationpb.Duration)(nil),  // 20: google.protobuf.Duration
-	(*Job_Candidate)(nil),        // 21: forgeyard.v1.Job.Candidate
-	(*LogFrame)(nil),             // 22: forgeyard.v1.LogFrame
+	(*LeadingRequest)(nil),       // 6: forgeyard.v1.LeadingRequest
+	(*LeadingResponse)(nil),      // 7: forgeyard.v1.LeadingResponse
+	(*VouchRequest)(nil),         // 8: forgeyard.v1.VouchRequest
+	(*VouchResponse)(nil),        // 9: forgeyard.v1.VouchResponse
+	(*ExplainRequest)(nil),       // 10: forgeyard.v1.ExplainRequest
+	(*ExplainResponse)(nil),      // 11: forgeyard.v1.ExplainResponse
+	(*PeerLogRequest)(nil),       // 12: forgeyard.v1.PeerLogRequest
+	(*PeerConsoleData)(nil),      // 13: forgeyard.v1.PeerConsoleData
+	(*CredentialRequest)(nil),    // 14: forgeyard.v1.CredentialRequest
+	(*CredentialResponse)(nil),   // 15: forgeyard.v1.CredentialResponse
+	(*HashRequest)(nil),          // 16: forgeyard.v1.HashRequest
+	(*HashResponse)(nil),         // 17: forgeyard.v1.HashResponse
+	(*BarrierRequest)(nil),       // 18: forgeyard.v1.BarrierRequest
+	(*BarrierResponse)(nil),      // 19: forgeyard.v1.BarrierResponse
+	(*RenewResponse_Answer)(nil), // 20: forgeyard.v1.RenewResponse.Answer
+	(*Authority)(nil),            // 21: forgeyard.v1.Authority
+	(*durationpb.Duration)(nil),  // 22: google.protobuf.Duration
+	(*Job_Candidate)(nil),        // 23: forgeyard.v1.Job.Candidate
+	(*LogFrame)(nil),             // 24: forgeyard.v1.LogFrame
 }
 var file_forgeyard_v1_peer_proto_depIdxs = []int32{
-	19, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
-	18, // 1: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
-	20, // 2: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
-	21, // 3: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
-	20, // 4: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
+	21, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
+	20, // 1: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
+	22, // 2: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
+	23, // 3: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
+	22, // 4: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
 	0,  // 5: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
 	2,  // 6: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
 	4,  // 7: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
-	6,  // 8: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
-	8,  // 9: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
-	10, // 10: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
-	11, // 11: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
-	12, // 12: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
-	14, // 13: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
-	16, // 14: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
-	1,  // 15: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
-	3,  // 16: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
-	5,  // 17: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
-	7,  // 18: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
-	9,  // 19: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
-	22, // 20: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
-	11, // 21: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
-	13, // 22: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
-	15, // 23: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
-	17, // 24: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
-	15, // [15:25] is the sub-list for method output_type
-	5,  // [5:15] is the sub-list for method input_type
+	6,  // 8: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
+	8,  // 9: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
+	10, // 10: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
+	12, // 11: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
+	13, // 12: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
+	14, // 13: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
+	16, // 14: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
+	18, // 15: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
+	1,  // 16: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
+	3,  // 17: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
+	5,  // 18: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
+	7,  // 19: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
+	9,  // 20: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
+	11, // 21: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
+	24, // 22: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
+	13, // 23: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
+	15, // 24: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
+	17, // 25: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
+	19, // 26: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
+	16, // [16:27] is the sub-list for method output_type
+	5,  // [5:16] is the sub-list for method input_type
 	5,  // [5:5] is the sub-list for extension type_name
 	5,  // [5:5] is the sub-list for extension extendee
 	0,  // [0:5] is the sub-list for field type_name
@@ -1122,7 +1210,7 @@ func file_forgeyard_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_peer_proto_rawDesc), len(file_forgeyard_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,6 +41,8 @@ const (
 	PeerServiceRenewProcedure = "/forgeyard.v1.PeerService/Renew"
 	// PeerServiceTermProcedure is the fully-qualified name of the PeerService's Term RPC.
 	PeerServiceTermProcedure = "/forgeyard.v1.PeerService/Term"
+	// PeerServiceLeadingProcedure is the fully-qualified name of the PeerService's Leading RPC.
+	PeerServiceLeadingProcedure = "/forgeyard.v1.PeerService/Leading"
 	// PeerServiceVouchProcedure is the fully-qualified name of the PeerService's Vouch RPC.
 	PeerServiceVouchProcedure = "/forgeyard.v1.PeerService/Vouch"
 	// PeerServiceExplainProcedure is the fully-qualified name of the PeerService's Explain RPC.
@@ -65,6 +67,8 @@ type PeerServiceClient interface {
 	Renew(context.Context, *connect.Request[v1.RenewRequest]) (*connect.Response[v1.RenewResponse], error)
 	// Term says which Raft term this node is in: the proof of a leader's authority.
 	Term(context.Context, *connect.Request[v1.TermRequest]) (*connect.Response[v1.TermResponse], error)
+	// Leading is a new leader's first word to every member: renew with me, now.
+	Leading(context.Context, *connect.Request[v1.LeadingRequest]) (*connect.Response[v1.LeadingResponse], error)
 	// Vouch says how much time has passed since this node saw an uplink figure applied.
 	Vouch(context.Context, *connect.Request[v1.VouchRequest]) (*connect.Response[v1.VouchResponse], error)
 	// Explain asks the leader why a job is where it is.
@@ -108,6 +112,12 @@ func NewPeerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			httpClient,
 			baseURL+PeerServiceTermProcedure,
 			connect.WithSchema(peerServiceMethods.ByName("Term")),
+			connect.WithClientOptions(opts...),
+		),
+		leading: connect.NewClient[v1.LeadingRequest, v1.LeadingResponse](
+			httpClient,
+			baseURL+PeerServiceLeadingProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("Leading")),
 			connect.WithClientOptions(opts...),
 		),
 		vouch: connect.NewClient[v1.VouchRequest, v1.VouchResponse](
@@ -160,6 +170,7 @@ type peerServiceClient struct {
 	propose    *connect.Client[v1.ProposeRequest, v1.ProposeResponse]
 	renew      *connect.Client[v1.RenewRequest, v1.RenewResponse]
 	term       *connect.Client[v1.TermRequest, v1.TermResponse]
+	leading    *connect.Client[v1.LeadingRequest, v1.LeadingResponse]
 	vouch      *connect.Client[v1.VouchRequest, v1.VouchResponse]
 	explain    *connect.Client[v1.ExplainRequest, v1.ExplainResponse]
 	log        *connect.Client[v1.PeerLogRequest, v1.LogFrame]
@@ -182,6 +193,11 @@ func (c *peerServiceClient) Renew(ctx context.Context, req *connect.Request[v1.R
 // Term calls forgeyard.v1.PeerService.Term.
 func (c *peerServiceClient) Term(ctx context.Context, req *connect.Request[v1.TermRequest]) (*connect.Response[v1.TermResponse], error) {
 	return c.term.CallUnary(ctx, req)
+}
+
+// Leading calls forgeyard.v1.PeerService.Leading.
+func (c *peerServiceClient) Leading(ctx context.Context, req *connect.Request[v1.LeadingRequest]) (*connect.Response[v1.LeadingResponse], error) {
+	return c.leading.CallUnary(ctx, req)
 }
 
 // Vouch calls forgeyard.v1.PeerService.Vouch.
@@ -227,6 +243,8 @@ type PeerServiceHandler interface {
 	Renew(context.Context, *connect.Request[v1.RenewRequest]) (*connect.Response[v1.RenewResponse], error)
 	// Term says which Raft term this node is in: the proof of a leader's authority.
 	Term(context.Context, *connect.Request[v1.TermRequest]) (*connect.Response[v1.TermResponse], error)
+	// Leading is a new leader's first word to every member: renew with me, now.
+	Leading(context.Context, *connect.Request[v1.LeadingRequest]) (*connect.Response[v1.LeadingResponse], error)
 	// Vouch says how much time has passed since this node saw an uplink figure applied.
 	Vouch(context.Context, *connect.Request[v1.VouchRequest]) (*connect.Response[v1.VouchResponse], error)
 	// Explain asks the leader why a job is where it is.
@@ -266,6 +284,12 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 		PeerServiceTermProcedure,
 		svc.Term,
 		connect.WithSchema(peerServiceMethods.ByName("Term")),
+		connect.WithHandlerOptions(opts...),
+	)
+	peerServiceLeadingHandler := connect.NewUnaryHandler(
+		PeerServiceLeadingProcedure,
+		svc.Leading,
+		connect.WithSchema(peerServiceMethods.ByName("Leading")),
 		connect.WithHandlerOptions(opts...),
 	)
 	peerServiceVouchHandler := connect.NewUnaryHandler(
@@ -318,6 +342,8 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 			peerServiceRenewHandler.ServeHTTP(w, r)
 		case PeerServiceTermProcedure:
 			peerServiceTermHandler.ServeHTTP(w, r)
+		case PeerServiceLeadingProcedure:
+			peerServiceLeadingHandler.ServeHTTP(w, r)
 		case PeerServiceVouchProcedure:
 			peerServiceVouchHandler.ServeHTTP(w, r)
 		case PeerServiceExplainProcedure:
@@ -351,6 +377,10 @@ func (UnimplementedPeerServiceHandler) Renew(context.Context, *connect.Request[v
 
 func (UnimplementedPeerServiceHandler) Term(context.Context, *connect.Request[v1.TermRequest]) (*connect.Response[v1.TermResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Term is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) Leading(context.Context, *connect.Request[v1.LeadingRequest]) (*connect.Response[v1.LeadingResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Leading is not implemented"))
 }
 
 func (UnimplementedPeerServiceHandler) Vouch(context.Context, *connect.Request[v1.VouchRequest]) (*connect.Response[v1.VouchResponse], error) {

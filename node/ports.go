@@ -1,0 +1,75 @@
+package node
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"strconv"
+
+	ma "github.com/multiformats/go-multiaddr"
+)
+
+// ports remembers which ports were taken for `port 0`, so that a node that comes back
+// is where the others look for it. It is a convenience: with another program on the
+// port, a new one is taken.
+type ports struct {
+	path string
+	last map[string]int
+}
+
+func loadPorts(path string) *ports {
+	p := &ports{path: path, last: map[string]int{}}
+	if b, err := os.ReadFile(path); err == nil {
+		if json.Unmarshal(b, &p.last) != nil {
+			p.last = map[string]int{} // damaged: ports are taken anew
+		}
+	}
+	return p
+}
+
+// sticky is the address to try first.
+func (p *ports) sticky(name, addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || port != "0" || p.last[name] == 0 {
+		return addr
+	}
+	return net.JoinHostPort(host, strconv.Itoa(p.last[name]))
+}
+
+func (p *ports) keep(name string, port int) {
+	if port != 0 {
+		p.last[name] = port
+	}
+}
+
+func (p *ports) save() error {
+	b, err := json.Marshal(p.last)
+	if err != nil {
+		return err
+	}
+	return writeFile(p.path, b, 0o600)
+}
+
+// portOf is the TCP port of a host's listen addresses.
+func portOf(all []ma.Multiaddr) int {
+	for _, a := range all {
+		if v, err := a.ValueForProtocol(ma.P_TCP); err == nil {
+			if n, err := strconv.Atoi(v); err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+func portOfAddr(addr string) int {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return 0
+	}
+	return n
+}

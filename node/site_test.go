@@ -1,0 +1,134 @@
+package node
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/job"
+)
+
+func (p *proc) waitDone(id string) *forgeyardv1.Job {
+	p.t.Helper()
+	var j *forgeyardv1.Job
+	p.wait("the end of "+id, func() bool { j = p.show(id); return job.Status(j.Status).Terminal() })
+	return j
+}
+
+func votersOf(p *proc) int {
+	n := 0
+	for _, m := range p.node.Members() {
+		if m.Voter {
+			n++
+		}
+	}
+	return n
+}
+
+const checkpointJob = `
+version: 1
+kind: build
+title: counts to six with a checkpoint after each
+job:
+  steps:
+    - name: count
+      sh: |
+        mkdir -p state
+        n=$(cat state/n 2>/dev/null || echo 0)
+        n=$((n+1))
+        echo "item $n in epoch $FORGEYARD_EPOCH"
+        echo $n > state/n
+        [ $n -ge 6 ] || exit 85
+        cp state/n out.txt
+  outputs: [{path: out.txt}]
+  resources: {cpu: 0.1, memory: 64MiB, disk: 64MiB, pids: 32}
+  resume: {mode: application, checkpoint: {files: [state/]}}
+`
+
+// Exit 85 commits a checkpoint and grants the next epoch in place, one log entry each
+// time; no item is done twice (FYCP/1 §4 way 2).
+func TestExitDrivenCheckpoints(t *testing.T) {
+	one := makeSite(t, 1)[0]
+	_, id := one.submit(checkpointJob)
+	j := one.waitDone(id)
+	if j.Status != "done" || j.Epoch != 6 || len(j.Checkpoints) != 5 || j.Interruptions != 0 {
+		t.Fatalf("%s at epoch %d with %d checkpoints: %s", j.Status, j.Epoch, len(j.Checkpoints), j.Reason)
+	}
+	want := ""
+	for i := range 6 {
+		want += "item " + string(rune('1'+i)) + " in epoch " + string(rune('1'+i)) + "\n"
+	}
+	if got := one.log(id); got != want {
+		t.Fatalf("log:\n%s", got)
+	}
+}
+
+// E02: all nodes restart with no uplink, and the site is the same and goes on.
+func TestRestartOfAll(t *testing.T) {
+	site := makeSite(t, 3)
+	one := site[0]
+	one.wait("three voters", func() bool { return votersOf(one) == 3 })
+	_, before := one.submit(helloJob)
+	one.waitDone(before)
+	for _, p := range site {
+		p.end()
+	}
+	for i, p := range site {
+		site[i] = startNode(t, p.dir, p.node.enrolment.Name)
+	}
+	one = site[0]
+	one.wait("the state of before", func() bool { _, ok := one.node.Site().Jobs.Get(forgeyard.JobID(before)); return ok })
+	if j := one.show(before); j.Status != "done" {
+		t.Fatalf("%v", j)
+	}
+	_, after := one.submit(helloJob)
+	if j := one.waitDone(after); j.Status != "done" {
+		t.Fatalf("%v", j)
+	}
+}
+
+// A cancelled job ends as cancelled once its tree is dead, and a second cancel changes
+// nothing (RSE).
+func TestCancelRunning(t *testing.T) {
+	one := makeSite(t, 1)[0]
+	_, id := one.submit(strings.Replace(helloJob, "echo hello", "sleep 600; echo hello", 1))
+	one.wait("running", func() bool { return one.show(id).Status == "running" })
+	r, err := one.jobs().Cancel(t.Context(), connect.NewRequest(&forgeyardv1.CancelJobRequest{JobId: id}))
+	if err != nil || !r.Msg.Changed {
+		t.Fatalf("%v %v", r, err)
+	}
+	if j := one.waitDone(id); j.Status != "cancelled" {
+		t.Fatalf("%v", j)
+	}
+	r, err = one.jobs().Cancel(t.Context(), connect.NewRequest(&forgeyardv1.CancelJobRequest{JobId: id}))
+	if err != nil || r.Msg.Changed {
+		t.Fatalf("a no-op cancel: %v %v", r, err)
+	}
+}
+
+// Attach streams a run's events from 1 without a gap until the terminal one, which is
+// the last (RS-007).
+func TestAttachHasNoGap(t *testing.T) {
+	one := makeSite(t, 1)[0]
+	run, _ := one.submit(helloJob)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	st, err := one.runs().Attach(ctx, connect.NewRequest(&forgeyardv1.AttachRequest{RunId: run}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last *forgeyardv1.RunEvent
+	for n := uint64(1); st.Receive(); n++ {
+		if last = st.Msg(); last.Seq != n {
+			t.Fatalf("event %d where %d is due", last.Seq, n)
+		}
+	}
+	if st.Err() != nil || last == nil || last.Status != "done" || last.Kind != "status" {
+		t.Fatalf("%v %v", last, st.Err())
+	}
+}
