@@ -409,7 +409,7 @@ func TestStrayFiles(t *testing.T) {
 // must not believe the index. The collection syncs, so the moment is long enough to meet.
 func TestC06PutMeetsDyingBlob(t *testing.T) {
 	s := open(t, disk.Config{Dir: t.TempDir()})
-	for round := range 40 {
+	for round := range 15 {
 		var all [][]byte
 		for i := range 8 {
 			all = append(all, castest.Bytes(uint64(round*8+i), 100))
