@@ -80,8 +80,15 @@ func (s *Shell) Build(c Command) *cobra.Command {
 		}
 		return out
 	}
-	if c.Args == nil {
-		out.Args = cobra.NoArgs
+	args := c.Args
+	if args == nil {
+		args = cobra.NoArgs
+	}
+	out.Args = func(cmd *cobra.Command, words []string) error {
+		if err := args(cmd, words); err != nil {
+			return usage(cmd, "%s: %s", cmd.UseLine(), strings.ReplaceAll(err.Error(), "arg(s)", "arguments"))
+		}
+		return nil
 	}
 	out.Long += "\n\nExit codes: " + exits(c.Exits)
 	out.RunE = func(cmd *cobra.Command, args []string) error {
@@ -138,20 +145,11 @@ func (s *Shell) Execute(ctx context.Context, root *cobra.Command, args []string)
 	if err != nil && !s.started && forgeyard.KindOf(err) == forgeyard.Other {
 		err = forgeyard.E("", forgeyard.Invalid, err).WithHint("see: %s --help", s.Program) // cobra's own: the command line is wrong
 	}
-	if err != nil && ctx.Err() != nil {
-		err = interrupted(err)
+	if errors.Is(err, context.Canceled) && forgeyard.KindOf(err) == forgeyard.Other {
+		err = forgeyard.E("", forgeyard.Interrupted, errors.New("interrupted"))
 	}
 	s.report(err)
 	return ExitCode(err)
-}
-
-// interrupted keeps what a command said itself about being stopped.
-func interrupted(err error) error {
-	var q quiet
-	if errors.As(err, &q) || forgeyard.KindOf(err) == forgeyard.Interrupted {
-		return err
-	}
-	return forgeyard.E("interrupted", forgeyard.Interrupted, err)
 }
 
 // quiet is an exit code whose reason was told already.

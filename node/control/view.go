@@ -160,6 +160,7 @@ func Connectivity(s *site.State, used time.Duration, now time.Time) *forgeyardv1
 	v := &forgeyardv1.Connectivity{State: string(u.State), Since: stamp(u.Since), Central: s.Central.Name, Drill: s.Central.Drill, Doubt: u.Doubt}
 	if u.State == lease.Standalone || u.State == "" {
 		v.State = string(lease.Standalone)
+		v.Used, v.Allowance, v.Left = durationpb.New(0), durationpb.New(0), durationpb.New(0)
 		return v
 	}
 	used = max(used, u.Used)

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/internal/cli"
+	"github.com/forgeyard/forgeyard-node/job"
+)
+
+func (a *app) jobCommand() *cobra.Command {
+	g := a.Build(cli.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Show, follow and cancel jobs"})
+	g.AddCommand(a.jobList(), a.jobShow(), a.jobLog(), a.attachCommand("job"), a.cancelCommand("job"), a.jobOutputs())
+	return g
+}
+
+func (a *app) jobList() *cobra.Command {
+	var all bool
+	var status string
+	c := a.Build(cli.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List jobs that have not ended",
+		Example: "  forgeyard-node job list --all\n  forgeyard-node jobs list --status failed -o json", Exits: []int{1, 5, 130},
+		Run: func(ctx context.Context, _ []string) error {
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			l, err := unary(ctx, c.job.List, &forgeyardv1.ListJobsRequest{All: all, Status: status})
+			if err != nil {
+				return err
+			}
+			return cli.PrintList(a.Shell, l.Jobs, func(p *cli.Page) { jobTable(p, l.Jobs) })
+		},
+	})
+	c.Flags().BoolVar(&all, "all", false, "ended ones too")
+	c.Flags().StringVar(&status, "status", "", "only those: queued, leased, running, suspended, unknown, done, failed, cancelled")
+	return c
+}
+
+func (a *app) jobShow() *cobra.Command {
+	return a.Build(cli.Command{
+		Use: "show ID", Short: "Show all about a job: where it is and why, its epochs, checkpoints and results", Args: cobra.ExactArgs(1),
+		Long: "Show all about a job: where it is and why, for each runner when it waits; its epochs, checkpoints, outputs, and results that came too late. " +
+			"ID is a job id, a run id, or the last letters of either.",
+		Example: "  forgeyard-node job show 7KQ2", Exits: []int{1, 3, 4, 5, 130},
+		Run: func(ctx context.Context, args []string) error {
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			j, err := unary(ctx, c.job.Show, &forgeyardv1.ShowJobRequest{JobId: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.Print(j, func(p *cli.Page) { jobText(p, j) })
+		},
+	})
+}
+
+func (a *app) jobLog() *cobra.Command {
+	var req forgeyardv1.LogRequest
+	c := a.Build(cli.Command{
+		Use: "log ID", Short: "Print what a job has printed so far", Args: cobra.ExactArgs(1),
+		Long:    "Print what a job has printed so far, of all epochs: its stdout to stdout, its stderr to stderr. With -o json one frame a line, data in base64.",
+		Example: "  forgeyard-node job log 7KQ2 --stream stdout\n  forgeyard-node job log 7KQ2 --follow", Exits: []int{1, 3, 4, 5, 130},
+		Run: func(ctx context.Context, args []string) error {
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			req.JobId = args[0]
+			if err := a.copyLog(ctx, c, &req); err != nil {
+				return a.detached(ctx, args[0], err)
+			}
+			return nil
+		},
+	})
+	f := c.Flags()
+	f.StringVar(&req.Stream, "stream", "", "only this one: stdout, stderr, agent, structured")
+	f.BoolVarP(&req.Follow, "follow", "f", false, "go on until the job has ended")
+	f.Uint64Var(&req.After, "after", 0, "only frames after this number")
+	return c
+}
+
+// attachCommand is `job attach` and `run attach`.
+func (a *app) attachCommand(noun string) *cobra.Command {
+	return a.Build(cli.Command{
+		Use: "attach ID", Short: "Follow until the end: exits 0 for done, 1 for failed or cancelled", Args: cobra.ExactArgs(1),
+		Long: "Follow until the end: exits 0 for done, 1 for failed or cancelled. Events come from the first one on, numbered without a gap; with -o json they are all that is printed, one a line. " +
+			"In text the job's own output goes to stdout and stderr. Ctrl-C only detaches.",
+		Example: "  forgeyard-node " + noun + " attach 7KQ2", Exits: []int{1, 3, 4, 5, 130},
+		Run: func(ctx context.Context, args []string) error {
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			return a.attach(ctx, c, args[0], !a.JSON() && noun == "job")
+		},
+	})
+}
+
+// cancelled is what cancel prints.
+type cancelled struct {
+	JobID     string `json:"job_id"`
+	Changed   bool   `json:"changed"`
+	Confirmed bool   `json:"confirmed"`
+	Status    string `json:"status"`
+}
+
+// cancelCommand is `job cancel` and `run cancel`.
+func (a *app) cancelCommand(noun string) *cobra.Command {
+	var force bool
+	var timeout time.Duration
+	c := a.Build(cli.Command{
+		Use: "cancel ID", Short: "Cancel, and wait until its runner has confirmed it", Args: cobra.ExactArgs(1),
+		Long: "Cancel, and wait until its runner has confirmed it. The request is durable: a runner that is out of reach ends the work when it hears of it, or when its lease ends. " +
+			"What has ended stays as it is.",
+		Example: "  forgeyard-node " + noun + " cancel 7KQ2\n  forgeyard-node " + noun + " cancel 7KQ2 --force", Exits: []int{1, 3, 4, 5, 130},
+		Run: func(ctx context.Context, args []string) error {
+			if timeout <= 0 {
+				return a.Usage(noun+" cancel", "--timeout %s is not above 0", timeout)
+			}
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			return a.cancel(ctx, c, args[0], force, timeout)
+		},
+	})
+	c.Flags().BoolVar(&force, "force", false, "kill at once instead of asking first")
+	c.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the confirmation")
+	return c
+}
+
+func (a *app) cancel(ctx context.Context, c *client, id string, force bool, timeout time.Duration) error {
+	j, err := unary(ctx, c.job.Show, &forgeyardv1.ShowJobRequest{JobId: id})
+	if err != nil {
+		return err
+	}
+	r, err := unary(ctx, c.job.Cancel, &forgeyardv1.CancelJobRequest{JobId: j.JobId, Force: force})
+	if err != nil {
+		return err
+	}
+	v := cancelled{JobID: j.JobId, Changed: r.Changed, Status: r.Status}
+	if !job.Status(r.Status).Terminal() {
+		status, err := untilTerminal(ctx, c, j.RunId, timeout)
+		if err != nil {
+			return err
+		}
+		if status != "" {
+			v.Status = status
+		}
+	}
+	v.Confirmed = job.Status(v.Status).Terminal()
+	if err := a.PrintValue(v, func(p *cli.Page) { p.Line("%s %s%s", v.JobID, v.Status, unchanged(v.Changed)) }); err != nil {
+		return err
+	}
+	switch {
+	case !v.Confirmed:
+		return a.unconfirmed(ctx, c, j.JobId, timeout)
+	case v.Changed && v.Status != string(job.Cancelled):
+		return forgeyard.Errorf("cancel", forgeyard.Other, "%s was faster: it is %s", j.JobId, v.Status)
+	}
+	return nil
+}
+
+func unchanged(changed bool) string {
+	if changed {
+		return ""
+	}
+	return " (nothing was changed)"
+}
+
+// unconfirmed tells a runner that does not follow from one that cannot hear.
+func (a *app) unconfirmed(ctx context.Context, c *client, id string, waited time.Duration) error {
+	j, err := unary(ctx, c.job.Show, &forgeyardv1.ShowJobRequest{JobId: id})
+	if err != nil {
+		return err
+	}
+	state := "unknown"
+	if m, err := member(ctx, c, j.RunnerId); err == nil {
+		state = m.State
+	}
+	if job.Status(j.Status) == job.Unknown || state != "alive" {
+		return forgeyard.Errorf("cancel", forgeyard.Unavailable, "%s is %s on %s, which is %s: the request is kept and not confirmed after %s", id, j.Status, j.Runner, state, waited).
+			WithHint("watch it with: %s", a.commandLine("job", "show", id))
+	}
+	return forgeyard.Errorf("cancel", forgeyard.Other, "%s is %s (%s) on %s and not confirmed after %s", id, j.Status, j.Phase, j.Runner, waited).
+		WithHint("end it at once with: %s", a.commandLine("job", "cancel", id, "--force"))
+}
+
+func (a *app) jobOutputs() *cobra.Command {
+	var to string
+	c := a.Build(cli.Command{
+		Use: "outputs ID", Short: "List what a job brought out, or fetch it", Args: cobra.ExactArgs(1),
+		Long:    "List what a job brought out. With --to it is fetched into a folder, each output under its path, verified. What stands there already is not overwritten.",
+		Example: "  forgeyard-node job outputs 7KQ2\n  forgeyard-node job outputs 7KQ2 --to ./out", Exits: []int{1, 3, 4, 5, 6, 7, 130},
+		Run: func(ctx context.Context, args []string) error {
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			j, err := unary(ctx, c.job.Show, &forgeyardv1.ShowJobRequest{JobId: args[0]})
+			if err != nil {
+				return err
+			}
+			if to != "" {
+				if err := a.fetchOutputs(ctx, c, j, to); err != nil {
+					return err
+				}
+			}
+			return cli.PrintList(a.Shell, j.Outputs, func(p *cli.Page) { outputTable(p, j.Outputs) })
+		},
+	})
+	c.Flags().StringVar(&to, "to", "", "folder to fetch them into")
+	return c
+}
+
+func (a *app) fetchOutputs(ctx context.Context, c *client, j *forgeyardv1.Job, to string) error {
+	if !job.Status(j.Status).Terminal() {
+		return forgeyard.Errorf("job outputs", forgeyard.Conflict, "%s is %s: outputs come with its end", j.JobId, j.Status).WithHint("wait with: %s", a.commandLine("job", "attach", j.JobId))
+	}
+	for _, o := range j.Outputs {
+		name := filepath.FromSlash(o.Path)
+		if !filepath.IsLocal(name) {
+			return forgeyard.Errorf("job outputs", forgeyard.Invalid, "output %q would leave %s", o.Path, to)
+		}
+		dst := filepath.Join(to, name)
+		if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
+			return forgeyard.E("job outputs", fileKind(err), err)
+		}
+		ref, err := parseRef(o.Digest, o.Manifest, o.Size)
+		if err != nil {
+			return err
+		}
+		if err := a.download(ctx, c, ref, o.Tree, dst); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/internal/cli"
+	"github.com/forgeyard/forgeyard-node/job"
+)
+
+func jobTable(p *cli.Page, all []*forgeyardv1.Job) {
+	p.Row("JOB", "STATUS", "PHASE", "EPOCH", "RUNNER", "AGE", "TITLE", "REASON")
+	for _, j := range all {
+		p.Row(j.JobId, j.Status, j.Phase, strconv.FormatUint(j.Epoch, 10), j.Runner, cli.Since(now(), j.Submitted), j.Title, j.Reason)
+	}
+}
+
+func outputTable(p *cli.Page, all []*forgeyardv1.Output) {
+	p.Row("PATH", "KIND", "SIZE", "DIGEST")
+	for _, o := range all {
+		kind := "file"
+		if o.Tree {
+			kind = "dir"
+		}
+		p.Row(o.Path, kind, cli.Size(o.Size), o.Digest)
+	}
+}
+
+// jobText is everything about a job, what it is first and what became of it after.
+func jobText(p *cli.Page, j *forgeyardv1.Job) {
+	p.Fact("job", "%s", j.JobId)
+	p.Fact("run", "%s", j.RunId)
+	p.Fact("title", "%s", j.Title)
+	p.Fact("status", "%s", statusLine(j))
+	p.Fact("reason", "%s", j.Reason)
+	p.Fact("category", "%s", j.Category)
+	if job.Status(j.Status).Terminal() && j.Status != string(job.Cancelled) {
+		p.Fact("exit code", "%d", j.ExitCode)
+	}
+	if j.CancellationRequestedAt != nil {
+		p.Fact("cancellation", "requested %s", cli.Since(now(), j.CancellationRequestedAt))
+	}
+	p.Fact("submitted", "%s", cli.At(j.Submitted))
+	p.Fact("started", "%s", cli.At(j.Started))
+	p.Fact("ended", "%s", cli.At(j.Ended))
+	p.Fact("policy", "%s, durability %s", j.Connectivity, j.Durability)
+	if j.GrantId != "" {
+		p.Fact("grant", "%s of the central daemon, %s left", j.GrantId, orDash(cli.PDur(j.AuthorityLeft)))
+	}
+	p.Fact("spec", "%s", j.SpecId)
+	if j.LeaseId != "" {
+		p.Fact("lease", "%s %s, fence %s, attempt %s", j.LeaseId, j.LeaseState, j.Fence, j.AttemptId)
+	}
+	if j.Interruptions > 0 {
+		p.Fact("interruptions", "%d", j.Interruptions)
+	}
+	waiting(p, j)
+	history(p, j)
+	results(p, j)
+}
+
+func statusLine(j *forgeyardv1.Job) string {
+	s := j.Status
+	if j.Phase != "" && !job.Status(j.Status).Terminal() {
+		s += ", " + j.Phase
+	}
+	if j.Runner != "" {
+		s += " on " + j.Runner
+	}
+	if j.Epoch > 0 {
+		s += fmt.Sprintf(", epoch %d", j.Epoch)
+	}
+	return s
+}
+
+// waiting says what keeps a job from every runner, and from each.
+func waiting(p *cli.Page, j *forgeyardv1.Job) {
+	p.Fact("held back", "%s", j.HeldBack)
+	if len(j.Candidates) == 0 {
+		return
+	}
+	p.Head("why no runner has it", "RUNNER", "REASON")
+	for _, c := range j.Candidates {
+		if len(c.Reasons) == 0 {
+			p.Row(c.Runner, "could take it")
+		}
+		for _, r := range c.Reasons {
+			p.Row(c.Runner, r)
+		}
+	}
+}
+
+func history(p *cli.Page, j *forgeyardv1.Job) {
+	if len(j.Epochs) > 0 {
+		p.Head("epochs", "EPOCH", "RUNNER", "STARTED", "TOOK", "ENDED BY", "RESUMED FROM", "DETAIL")
+		for _, e := range j.Epochs {
+			took := ""
+			if e.Started != nil && e.Ended != nil {
+				took = cli.Dur(e.Ended.AsTime().Sub(e.Started.AsTime()))
+			}
+			p.Row(strconv.FormatUint(e.Epoch, 10), e.Runner, cli.At(e.Started), took, e.Reason, shortDigest(e.ResumedFrom), e.Detail)
+		}
+	}
+	if len(j.Checkpoints) > 0 {
+		p.Head("checkpoints", "SEQ", "EPOCH", "CHECKPOINT", "SIZE", "AT", "STATE", "PROGRESS", "COPIES", "WHY")
+		for _, c := range j.Checkpoints {
+			p.Row(strconv.Itoa(int(c.Seq)), strconv.FormatUint(c.Epoch, 10), shortDigest(c.CheckpointId), cli.Size(c.Bytes), cli.At(c.At), c.State, c.Progress, strconv.Itoa(len(c.Replicas)), c.Why)
+		}
+	}
+	if len(j.Late) > 0 {
+		p.Head("refused results", "EPOCH", "RUNNER", "AT", "OUTCOME", "WHY")
+		for _, l := range j.Late {
+			p.Row(strconv.FormatUint(l.Epoch, 10), l.Runner, cli.At(l.At), l.Outcome, l.Why)
+		}
+	}
+}
+
+// shortDigest is a digest as tables show it.
+func shortDigest(s string) string { return s[:min(len(s), 15)] }
+
+func results(p *cli.Page, j *forgeyardv1.Job) {
+	if len(j.Devices) > 0 {
+		p.Head("devices", "AS", "DEVICE", "HOST", "LEASE", "TOKEN")
+		for _, d := range j.Devices {
+			p.Row(d.As, d.DeviceId, d.Host, d.LeaseId, strconv.FormatUint(d.Token, 10))
+		}
+	}
+	if len(j.Steps) > 0 {
+		p.Head("steps", "STEP", "EXIT", "SIGNAL", "TOOK")
+		for _, s := range j.Steps {
+			p.Row(s.Name, strconv.Itoa(int(s.ExitCode)), s.Signal, cli.PDur(s.Took))
+		}
+	}
+	if len(j.Outputs) > 0 {
+		p.Head("outputs, on " + orDash(cli.Join(j.Replicas)))
+		outputTable(p, j.Outputs)
+	}
+}
