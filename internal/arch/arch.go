@@ -70,7 +70,7 @@ type tree struct {
 }
 
 // neverBuilt are build tags of files that are part of no program.
-var neverBuilt = []string{"ignore", "depsprobe"}
+var neverBuilt = []string{"ignore"}
 
 // load reads the tree below dir. It leaves out what the go command leaves out:
 // testdata, hidden and underscored folders, and modules of their own.
