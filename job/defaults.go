@@ -56,9 +56,6 @@ func (s Spec) Defaulted() Spec {
 	set(&s.Sandbox, SandboxStrict)
 	set(&s.Network, NetworkNone)
 	set(&s.Connectivity.Policy, Grace)
-	if s.Connectivity.Policy == Grace {
-		set(&s.Connectivity.For, DefaultGrace)
-	}
 	set(&s.Durability, DurSite)
 	set(&s.Effects, EffectsNone)
 	set(&s.Stop.Signal, DefaultStopSignal)

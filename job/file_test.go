@@ -89,7 +89,7 @@ func TestDefaultsAreWrittenIntoTheSpec(t *testing.T) {
 	case s.Resources != Resources{1000, 1 << 30, 10 << 30, 512},
 		s.Timeouts != Timeouts{5 * time.Minute, 2 * time.Hour, 10 * time.Minute},
 		s.Sandbox != SandboxStrict, s.Network != NetworkNone, s.Durability != DurSite, s.Effects != EffectsNone,
-		s.Connectivity != Connectivity{Grace, 2 * time.Minute},
+		s.Connectivity != Connectivity{Grace, 0},
 		s.Stop != Stop{"TERM", 30 * time.Second},
 		s.Interruption != Interruption{ToleranceRestartable, 5, RetryResumeOrRestart},
 		s.Resume.Mode != ResumeNone || !s.Resume.Checkpoint.isZero(),

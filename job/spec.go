@@ -145,7 +145,7 @@ const (
 // Connectivity is the policy with its length.
 type Connectivity struct {
 	Policy ConnectivityPolicy `cbor:"1,keyasint"`
-	For    time.Duration      `cbor:"2,keyasint"` // zero for continuous
+	For    time.Duration      `cbor:"2,keyasint"` // zero for continuous; for grace, zero is the site's `lease.grace`
 }
 
 // Durability says who must hold the outputs before the result commits.

@@ -193,7 +193,11 @@ func (c *check) policies(s Spec) {
 		if s.Connectivity.For != 0 {
 			c.add("connectivity.for", "%v; continuous has no length", s.Connectivity.For)
 		}
-	case Grace, OfflineAuthorized:
+	case Grace:
+		if s.Connectivity.For != 0 { // zero is the site's own length
+			c.span("connectivity.for", s.Connectivity.For, MaxOffline)
+		}
+	case OfflineAuthorized:
 		c.span("connectivity.for", s.Connectivity.For, MaxOffline)
 	}
 }

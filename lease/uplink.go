@@ -127,7 +127,11 @@ type Grant struct {
 func (g Grant) Span(t UplinkTerms) time.Duration {
 	switch g.Policy.Policy {
 	case job.Grace:
-		return min(t.SilentAfter+g.Policy.For, t.Allowance)
+		grace := g.Policy.For
+		if grace == 0 {
+			grace = t.Grace
+		}
+		return min(t.SilentAfter+grace, t.Allowance)
 	case job.OfflineAuthorized:
 		return min(max(t.SilentAfter, g.Policy.For), t.Allowance)
 	}

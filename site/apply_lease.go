@@ -85,13 +85,22 @@ func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.Sessi
 	}
 	j.Lease = lease.Lease{
 		Authority: a, Token: c.Index, State: st, Granted: c.at, Protected: j.Spec.Effects == job.EffectsProtected,
-		Policy: j.Spec.Connectivity, Terms: c.terms(),
+		Policy: c.policy(j.Spec), Terms: c.terms(),
 	}
 	rec := EpochRecord{Epoch: j.Epoch, Attempt: j.Attempt, Lease: a.Lease, Runner: r, Session: session, Resumed: j.ResumeFrom, Started: c.at}
 	j.History = append(slices.Clone(j.History), rec)
 	if len(j.History) > maxEpochs {
 		j.History = j.History[len(j.History)-maxEpochs:]
 	}
+}
+
+// policy is what the job asks, with the site's grace where it gives no length.
+func (c *change) policy(s job.Spec) lease.Policy {
+	p := s.Connectivity
+	if p.Policy == job.Grace && p.For == 0 {
+		p.For = c.Config.Lease.Grace
+	}
+	return p
 }
 
 func (c *change) terms() lease.Terms {
