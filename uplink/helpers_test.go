@@ -217,3 +217,10 @@ func delegation(t *testing.T, seq uint64, grant string, inputs int) site.Delegat
 	raw := spec.Canonical()
 	return site.Delegation{Seq: seq, Grant: lease.Grant{ID: forgeyard.GrantID(grant), Term: 1, Policy: spec.Connectivity}, Title: grant, Spec: raw, SpecID: cas.Sum(raw)}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

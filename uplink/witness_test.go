@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -150,11 +151,11 @@ func TestWitnessRunWritesAtTheEnd(t *testing.T) {
 
 // TestNeverStretched plays leader changes, restarts, reboots, nights, pauses and
 // clocks that are set against the rules, and holds the committed figure against
-// the true silence (within-allowance). Wall clocks go wrong only together with a
-// reboot of nobody: at least one voter in reach has seen the figure in this boot or
-// has a right wall clock, which is what the design claims; else there is doubt.
+// the true silence (within-allowance). Any wall clock may be wrong, a little or by
+// days, but at each election one voter in reach has a right one: that is what the
+// design claims; with none, there is doubt or luck.
 func TestNeverStretched(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(150) {
 		neverStretched(t, seed)
 		if t.Failed() {
 			return
@@ -184,10 +185,14 @@ func neverStretched(t *testing.T, seed uint64) {
 	leader, c := 0, count{}
 	lead := func() {
 		var says []Vouch
+		right := slices.ContainsFunc(vs, func(v *voter) bool { return !v.down && v.skew == 0 })
+		if !right {
+			vs[leader].skew = 0
+		}
 		for i, v := range vs {
 			if !v.down {
 				at := u.MarkedAt
-				if i != leader && rng.IntN(2) == 0 {
+				if i != leader && v.skew != 0 && rng.IntN(2) == 0 {
 					at = 0 // it has not applied that far
 				}
 				says = append(says, v.w.Elapsed(u.Marked, at))
@@ -209,8 +214,8 @@ func neverStretched(t *testing.T, seed uint64) {
 			for _, v := range vs {
 				if !v.down {
 					v.w.Saw(u)
-					if rng.IntN(4) > 0 {
-						_ = v.w.Flush()
+					if rng.IntN(3) == 0 {
+						must(t, v.w.Flush())
 					}
 				}
 			}
@@ -232,14 +237,14 @@ func neverStretched(t *testing.T, seed uint64) {
 				}
 			}
 			lead()
-		case 6:
-			vs[(leader+1)%3].down = rng.IntN(2) == 0
+		case 6: // a voter is cut off or paused; when it is back it applies what it missed, late
+			v := vs[(leader+1)%3]
+			if v.down = rng.IntN(2) == 0; !v.down {
+				v.w.Saw(u)
+			}
 		case 7: // a clock is set back before what the log says, and put right later
 			v := vs[rng.IntN(3)]
-			v.skew = 0
-			if rng.IntN(2) == 0 && v != vs[leader] {
-				v.skew = -100 * time.Hour
-			}
+			v.skew = -[]time.Duration{0, time.Second, time.Minute, 100 * time.Hour}[rng.IntN(4)]
 		}
 		w.pass(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 		truth := w.time() - since
