@@ -18,16 +18,10 @@ import (
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
 	"github.com/forgeyard/forgeyard-node/api/wire"
-	"github.com/forgeyard/forgeyard-node/cas/peer"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
-
-func TestMain(m *testing.M) {
-	peer.RegisterHasher()
-	os.Exit(m.Run())
-}
 
 // proc is a node under test, in this process.
 type proc struct {

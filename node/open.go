@@ -17,6 +17,7 @@ import (
 )
 
 func (n *Node) openMesh(_ context.Context, c *closers) error {
+	caspeer.RegisterHasher() // before the first host of the process
 	n.replica = replica.New()
 	n.ports = loadPorts(n.dir.join(filePorts))
 	m, err := n.newMesh(n.ports.sticky("mesh", n.cfg.Settings.Listen))
