@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sort"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -67,7 +68,11 @@ func (n *Node) replicate(ctx context.Context, d job.Durability, pin cas.Pin, roo
 	cfg := n.replica.State().Config.Durability
 	want := min(cfg.Copies, n.membersInSite())
 	var last error
-	for _, t := range n.targets() {
+	var targets []forgeyard.RunnerID
+	if len(have) < want {
+		targets = n.answering(ctx, n.targets())
+	}
+	for _, t := range targets {
 		if len(have) >= want {
 			break
 		}
@@ -110,6 +115,37 @@ func (n *Node) targets() []forgeyard.RunnerID {
 	}
 	sort.SliceStable(out, func(i, j int) bool { return alive[out[i]] && !alive[out[j]] })
 	return out
+}
+
+// probeTimeout is how long a member may take to say that it is there before others are
+// asked to take a copy first: gossip needs longer to find out that a node died.
+const probeTimeout = 500 * time.Millisecond
+
+// answering puts the members that answer now before those that do not.
+func (n *Node) answering(ctx context.Context, all []forgeyard.RunnerID) []forgeyard.RunnerID {
+	if len(all) < 2 {
+		return all
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	there := make([]bool, len(all))
+	var wg sync.WaitGroup
+	for i, t := range all {
+		wg.Go(func() {
+			_, err := n.exchange.Ask(ctx, string(t), []forgeyard.Digest{cas.Empty()})
+			there[i] = err == nil
+		})
+	}
+	wg.Wait()
+	var first, last []forgeyard.RunnerID
+	for i, t := range all {
+		if there[i] {
+			first = append(first, t)
+		} else {
+			last = append(last, t)
+		}
+	}
+	return append(first, last...)
 }
 
 // providers are where content of the site may be found, and the uplink last.
