@@ -118,3 +118,16 @@ func ownCause(next connect.UnaryFunc) connect.UnaryFunc {
 		return resp, err
 	}
 }
+
+// Holder writes where a member can be found, for Config.Holders: the daemon has no
+// other way to learn the addresses of a member that has not dialled it.
+func Holder(peerID string, addrs []string) []string {
+	if len(addrs) == 0 {
+		return []string{peerID}
+	}
+	out := make([]string, 0, len(addrs))
+	for _, a := range addrs {
+		out = append(out, a+"/p2p/"+peerID)
+	}
+	return out
+}

@@ -81,7 +81,7 @@ func (c *cli) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return forgeyard.E("", forgeyard.Invalid, err) })
 	f := root.PersistentFlags()
-	f.StringVar(&c.dataDir, "data-dir", defaultDataDir(), "the daemon's directory (env FORGEYARD_CENTRAL_DATA_DIR)")
+	f.StringVar(&c.dataDir, "data-dir", defaultDataDir(), "the daemon's directory (env FORGEYARD_CENTRAL_DATA_DIR, FORGEYARD_DATA_DIR)")
 	f.StringVarP(&c.format, "output", "o", "text", "text or json")
 	f.BoolVar(&c.verbose, "verbose", false, "show the chain of causes of an error, and debug logs of the daemon")
 	root.AddCommand(c.up(), c.ticket(), c.site(), c.delegate(), c.job(), c.audit())
@@ -116,8 +116,12 @@ func usage(format string, args ...any) error {
 }
 
 func defaultDataDir() string {
-	if d := os.Getenv("FORGEYARD_CENTRAL_DATA_DIR"); d != "" {
-		return d
+	// The second is what all our binaries share; the first tells a daemon and a node on
+	// one machine apart.
+	for _, name := range []string{"FORGEYARD_CENTRAL_DATA_DIR", "FORGEYARD_DATA_DIR"} {
+		if d := os.Getenv(name); d != "" {
+			return d
+		}
 	}
 	if os.Geteuid() == 0 {
 		return "/var/lib/forgeyard-central"

@@ -308,6 +308,9 @@ func (d *Daemon) collect(ctx context.Context) {
 // lockDir makes the data dir and takes its lock, which the kernel frees when the
 // process ends, however it ends.
 func lockDir(dir string) (*os.File, error) {
+	if _, err := os.Stat(filepath.Join(dir, "raft")); err == nil {
+		return nil, forgeyard.Errorf("data dir", forgeyard.Conflict, "%s is a node's", dir).WithHint("the central daemon needs a folder of its own: --data-dir DIR")
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, forgeyard.E("data dir", kindOfDisk(err), err).WithHint("choose another with --data-dir")
 	}

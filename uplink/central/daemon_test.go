@@ -121,7 +121,7 @@ func (m *member) applicant() uplink.Applicant {
 	return uplink.Applicant{Site: m.id, Name: "plant", PublicKey: m.pub, Key: m.key, First: 1}
 }
 
-func (m *member) holder() string { return m.Addrs()[0] + "/p2p/" + m.PeerID().String() }
+func (m *member) holders() []string { return uplink.Holder(m.PeerID().String(), m.Addrs()) }
 
 func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -256,7 +256,7 @@ func TestJobThereAndBack(t *testing.T) {
 	must(t, err)
 	must(t, elsewhere.Close())
 	rec.Result = &job.Result{Outcome: job.OutcomeDone, Outputs: []job.Output{{Path: "out/image.bin", Digest: ref.Digest, Manifest: ref.Manifest, Size: ref.Size}}}
-	req := &v1.SyncRequest{SiteId: string(testSiteID), First: 1, Cursor: 1, Incarnation: 1, Records: [][]byte{cborx.Marshal(rec)}, Holders: []string{m.holder()}}
+	req := &v1.SyncRequest{SiteId: string(testSiteID), First: 1, Cursor: 1, Incarnation: 1, Records: [][]byte{cborx.Marshal(rec)}, Holders: m.holders()}
 	got, err = client.Sync(within(t), connect.NewRequest(req))
 	must(t, err)
 	if got.Msg.Acked != 1 || got.Msg.Verdicts[0].Verdict != string(site.Accepted) || len(got.Msg.Want) != 1 || got.Msg.Want[0] != ref.Digest.String() {
@@ -321,6 +321,10 @@ func TestControl(t *testing.T) {
 	if !strings.Contains(err.Error(), "in use by process ") {
 		t.Errorf("it names who has the folder: %v", err)
 	}
+	node := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(node, "raft"), 0o700))
+	_, err = Open(Config{DataDir: node, Listen: "127.0.0.1:0"})
+	wantKind(t, err, forgeyard.Conflict)
 	_, err = d.control.Delegate(ctx, connect.NewRequest(&v1.DelegateRequest{Site: "nowhere", Spec: testSpec(t, "").Canonical()}))
 	wantKind(t, err, forgeyard.NotFound)
 	_, err = d.control.ShowJob(ctx, connect.NewRequest(&v1.ShowCentralJobRequest{GrantId: "x"}))
