@@ -153,14 +153,8 @@ func (n *Node) applied(a replica.Applied) {
 	n.nudge()
 }
 
-func (n *Node) onRaft(e consensus.Event) {
-	level := n.log.Info
-	if e.Err != nil {
-		level = n.log.Warn
-	}
-	level("log: "+e.Kind.String(), "term", e.Term, "index", e.Index, "err", e.Err)
-	n.metrics.raftEvent(e)
-}
+// onRaft counts what happens to the group; package consensus has logged it.
+func (n *Node) onRaft(e consensus.Event) { n.metrics.raftEvent(e) }
 
 func (n *Node) openExchange(_ context.Context, c *closers) error {
 	x, err := caspeer.New(caspeer.Config{

@@ -36,6 +36,7 @@ func (n *Node) upkeepLoop(ctx context.Context) error {
 		}
 		if now >= nextPins {
 			n.dropPins(ctx)
+			n.relieve(ctx)
 			n.renewCredential(ctx)
 			nextPins = now.Add(pinsEvery)
 		}
@@ -131,6 +132,20 @@ func (n *Node) dropPins(ctx context.Context) {
 			n.log.Warn("a pin stays", "owner", p.Owner, "err", err)
 		}
 	}
+}
+
+// relieve collects what nothing keeps when the disk is short: the log and the running
+// work must go on.
+func (n *Node) relieve(ctx context.Context) {
+	if n.pressure() != pressureDisk {
+		return
+	}
+	r, err := n.store.GC(ctx, false)
+	if err != nil {
+		n.log.Warn("the disk is short, and the store could not be collected", "err", err)
+		return
+	}
+	n.log.Warn("the disk is short: the store was collected", "removed", r.Removed, "freed", r.Freed)
 }
 
 // needless reports whether nothing needs a pin any more. An owner that is not ours to
