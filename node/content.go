@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink"
 )
 
 func capsDigest(c job.Capabilities) forgeyard.Digest { return cas.Sum(cborx.Marshal(c)) }
@@ -241,13 +241,12 @@ func (n *Node) prefetch(ctx context.Context, d site.Delegation) error {
 	return err
 }
 
-// holders are the peer ids of members that can serve content to the central daemon.
+// holders are the members that can serve content to the central daemon, each with the
+// addresses at which it may be dialled.
 func (n *Node) holders() []string {
-	out := []string{n.mesh.PeerID().String()}
-	for _, t := range n.targets() {
-		if m, ok := n.replica.State().Members.Get(t); ok && !slices.Contains(out, m.Peer) {
-			out = append(out, m.Peer)
-		}
+	var out []string
+	for _, p := range n.memberAddrs() {
+		out = append(out, uplink.Holder(p.PeerID.String(), p.Addrs)...)
 	}
 	return out
 }
