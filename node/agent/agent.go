@@ -136,6 +136,10 @@ type upkeep struct {
 	token uint64
 	try   int
 	check bool
+	// A device may be good for an instant between two doubts, which we may not see: the
+	// doubts differ by these two.
+	session uint64
+	doubt   string
 }
 
 // NewBook returns an empty book.
@@ -462,6 +466,7 @@ func (s *stepper) room(sp job.Spec) Refusal {
 // devices asks for the reset and the check of what is hosted here, once for each
 // time that the log wants it.
 func (s *stepper) devices() {
+	me, _ := s.in.State.Members.Get(s.in.Me)
 	for _, d := range s.in.State.Devices.All() {
 		if d.Host != s.in.Me {
 			continue
@@ -471,7 +476,7 @@ func (s *stepper) devices() {
 		case d.Use == devices.Cleaning && d.Last != nil:
 			want = upkeep{token: d.Last.Token, try: d.Resets + 1}
 		case d.Use == devices.Free && d.Health == devices.Unknown && d.Presence != devices.Absent:
-			want = upkeep{token: d.HighestFence, check: true}
+			want = upkeep{token: d.HighestFence, check: true, session: me.Session.Index, doubt: d.Reason}
 		default:
 			delete(s.book.upkeep, d.ID)
 			continue
