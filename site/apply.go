@@ -15,14 +15,19 @@ import (
 // the entry. Rules change the copy; the caller keeps it only if they succeed.
 type change struct {
 	State
-	at  forgeyard.Wall
-	by  string
-	ids uint16 // identifiers derived so far in this entry
+	at   forgeyard.Wall
+	by   string
+	term uint64 // of the entry; zero: not known
+	ids  uint16 // identifiers derived so far in this entry
 }
 
-// Apply applies one log entry and returns the next state and the reply. Bytes
-// that are no command are answered with an error, on every voter alike.
-func (s *State) Apply(index uint64, data []byte) (*State, Reply) {
+// Apply is ApplyEntry where the term of the entry is not known.
+func (s *State) Apply(index uint64, data []byte) (*State, Reply) { return s.ApplyEntry(index, 0, data) }
+
+// ApplyEntry applies one log entry and returns the next state and the reply. Bytes
+// that are no command are answered with an error, on every voter alike. term is the
+// leadership in which the entry entered the log, the same on every voter.
+func (s *State) ApplyEntry(index, term uint64, data []byte) (*State, Reply) {
 	next := *s
 	next.Index = index
 	cmd, err := Decode(data)
@@ -32,7 +37,7 @@ func (s *State) Apply(index uint64, data []byte) (*State, Reply) {
 	if r, ok := s.Requests.Get(cmd.ID); ok {
 		return &next, r.Reply
 	}
-	c := &change{State: next, at: cmd.At, by: cmd.By}
+	c := &change{State: next, at: cmd.At, by: cmd.By, term: term}
 	value, err := c.run(cmd.Body)
 	if err != nil {
 		rejected := change{State: next}

@@ -462,6 +462,9 @@ func (c *change) expire(b Expire) error {
 	if j.Lease.Authority.Lease != b.Lease || j.Status.Terminal() {
 		return forgeyard.Errorf("expire", forgeyard.Stale, "lease %s is not the current one", b.Lease)
 	}
+	if b.Term != 0 && c.term != 0 && b.Term != c.term {
+		return forgeyard.Errorf("expire", forgeyard.Stale, "the silence was counted in term %d, this is term %d", b.Term, c.term)
+	}
 	name := c.memberName(j.Lease.Authority.Runner)
 	switch {
 	case j.Lease.State == lease.Offered:

@@ -259,6 +259,10 @@ type Expire struct {
 	Job     forgeyard.JobID   `cbor:"1,keyasint"`
 	Lease   forgeyard.LeaseID `cbor:"2,keyasint"`
 	Certain bool              `cbor:"3,keyasint,omitempty"`
+	// Term is that of the leadership that counted the silence. What enters the log in
+	// another one is refused: there, the holder may have been renewed meanwhile. Zero is
+	// not checked.
+	Term uint64 `cbor:"4,keyasint,omitempty"`
 }
 
 // Fail ends a job that can't go on; only controllers propose it.

@@ -63,6 +63,10 @@ type Input struct {
 	Used  time.Duration
 	Known bool
 	Group []GroupMember // the Raft configuration
+	// Term is that of this leadership. An expiry is good only in the log of the term in
+	// which the silence was counted: a leader that was stopped and wakes up deposed must
+	// not end, through its successor, a lease that the successor has renewed.
+	Term uint64
 }
 
 // GroupMember is a member of the Raft group and how well it follows.

@@ -63,7 +63,7 @@ func (r *Replica) Changed() <-chan struct{} {
 // Apply implements consensus.StateMachine.
 func (r *Replica) Apply(e consensus.Entry) any {
 	before := r.state.Load()
-	next, reply := before.Apply(e.Index, e.Data)
+	next, reply := before.ApplyEntry(e.Index, e.Term, e.Data)
 	r.set(next)
 	if len(r.observe) > 0 {
 		if cmd, err := site.Decode(e.Data); err == nil {
