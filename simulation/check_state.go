@@ -21,7 +21,7 @@ func (sameState) end(s *sim) {
 		if e.data == nil {
 			continue
 		}
-		st, _ = st.Apply(uint64(i)+1, e.data)
+		st, _ = st.ApplyEntry(uint64(i)+1, e.term, e.data)
 		if s.chance(20) {
 			again, err := site.DecodeState(st.Encode())
 			if err != nil {

@@ -12,6 +12,7 @@ import (
 // leadership is one term of leading. What it holds dies with it.
 type leadership struct {
 	n      *node
+	term   uint64
 	mem    *controllers.Memory
 	flying map[string]bool // keys of proposals under way; never ranged over
 	soon   bool
@@ -24,7 +25,7 @@ type leadership struct {
 func (n *node) startLeading() {
 	n.s.elections++
 	n.s.trace("%s leads term %d", n.name, n.term)
-	l := &leadership{n: n, mem: controllers.NewMemory(n.clk.Now()), flying: map[string]bool{}}
+	l := &leadership{n: n, term: n.term, mem: controllers.NewMemory(n.clk.Now()), flying: map[string]bool{}}
 	n.lead = l
 	l.link = newLink(l)
 	l.again()
@@ -51,7 +52,7 @@ func (l *leadership) again() {
 
 func (l *leadership) input() controllers.Input {
 	used, known := l.link.used()
-	return controllers.Input{State: l.n.state(), Mem: l.mem, Used: used, Known: known}
+	return controllers.Input{State: l.n.state(), Mem: l.mem, Used: used, Known: known, Term: l.term}
 }
 
 func (l *leadership) step() {

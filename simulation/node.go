@@ -145,6 +145,9 @@ func (n *node) start(power bool) {
 	}
 	n.role, n.leads, n.commit, n.applied, n.votes = follower, -1, 0, 0, 0
 	n.pending, n.waiters, n.lead, n.execs, n.soon = nil, nil, nil, nil, false
+	if lost := uint64(n.s.faults.amnesia); lost > 0 && n.life > 1 && n.lastIndex() > lost+5 {
+		n.log = n.log[:n.lastIndex()-lost]
+	}
 	n.bootLast = n.lastIndex()
 	n.session = forgeyard.SessionID(fmt.Sprintf("%s/%d", n.name, n.life))
 	n.book = agent.NewBook()

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"math/bits"
 	"slices"
 	"time"
 
@@ -42,7 +43,8 @@ type raftState struct {
 	leads   int // who leads, as far as we know; -1: nobody
 	commit  uint64
 	applied uint64
-	votes   int
+	votes   uint
+	heardAt int64 // from the leader, local nanoseconds
 	next    [nodeCount]uint64
 	match   [nodeCount]uint64
 	ack     [nodeCount]int64 // local nanoseconds of the last answer
@@ -88,7 +90,7 @@ func (n *node) raftLoop() {
 		}
 		n.broadcast()
 	case now >= n.electAt:
-		n.campaign()
+		n.poll()
 	}
 	n.after(raftTick, n.raftLoop)
 }
@@ -126,50 +128,67 @@ func (n *node) takePending(which func(pendingEntry) bool) []pendingEntry {
 	return out
 }
 
+// poll asks first whether a vote would be won, as hashicorp/raft does: who merely hears
+// nothing does not disturb a leader that others hear.
+func (n *node) poll() {
+	n.leads, n.role = -1, follower
+	n.resetElection()
+	n.canvass(n.term+1, true)
+}
+
 func (n *node) campaign() {
 	n.term++
-	n.voted, n.role, n.leads, n.votes = n.id, candidate, -1, 1
+	n.voted, n.role, n.leads = n.id, candidate, -1
 	n.resetElection()
-	term, last := n.term, n.lastIndex()
+	n.canvass(n.term, false)
+}
+
+func (n *node) canvass(term uint64, trial bool) {
+	n.votes = 1 << n.id
+	last := n.lastIndex()
 	lastTerm := n.termAt(last)
 	for id := range nodeCount {
 		if id != n.id {
-			n.s.net.send(n.id, id, func() { n.s.nodes[id].askedForVote(n.id, term, last, lastTerm) })
+			n.s.net.send(n.id, id, func() { n.s.nodes[id].askedForVote(n.id, term, last, lastTerm, trial) })
 		}
 	}
 }
 
-func (n *node) askedForVote(from int, term, last, lastTerm uint64) {
-	if term > n.term {
-		n.toFollower(term, -1)
-	}
+func (n *node) askedForVote(from int, term, last, lastTerm uint64, trial bool) {
 	mine := n.termAt(n.lastIndex())
 	current := lastTerm > mine || (lastTerm == mine && last >= n.lastIndex())
-	grant := term == n.term && (n.voted == -1 || n.voted == from) && current
-	if grant {
-		n.voted = from
-		n.resetElection()
+	content := n.role == leader || (n.leads >= 0 && n.leads != from && int64(n.clk.Now())-n.heardAt < int64(electMin))
+	grant := current && !content
+	if trial {
+		grant = grant && term > n.term
+	} else if !content {
+		if term > n.term {
+			n.toFollower(term, -1)
+		}
+		if grant = grant && term == n.term && (n.voted == -1 || n.voted == from); grant {
+			n.voted = from
+			n.resetElection()
+		}
 	}
 	mineNow := n.term
-	n.s.net.send(n.id, from, func() { n.s.nodes[from].gotVote(n.id, mineNow, term, grant) })
+	n.s.net.send(n.id, from, func() { n.s.nodes[from].gotVote(n.id, mineNow, term, grant, trial) })
 }
 
-func (n *node) gotVote(from int, theirs, asked uint64, grant bool) {
+func (n *node) gotVote(from int, theirs, asked uint64, grant, trial bool) {
 	if theirs > n.term {
 		n.toFollower(theirs, -1)
 		return
 	}
-	if n.role != candidate || asked != n.term || !grant {
+	open := (trial && n.role == follower && n.leads == -1 && asked == n.term+1) || (!trial && n.role == candidate && asked == n.term)
+	if !open || !grant {
 		return
 	}
-	n.votes |= 1 << (from + 1) // bit 0 is our own
-	have := 1
-	for id := range nodeCount {
-		if n.votes&(1<<(id+1)) != 0 {
-			have++
-		}
+	n.votes |= 1 << from
+	if bits.OnesCount(n.votes) < majority {
+		return
 	}
-	if have < majority {
+	if trial {
+		n.campaign()
 		return
 	}
 	n.role, n.leads = leader, n.id
@@ -211,6 +230,7 @@ func (n *node) gotEntries(from int, term, prev, prevTerm uint64, entries []entry
 		n.toFollower(term, from)
 	}
 	n.resetElection()
+	n.heardAt = int64(n.clk.Now())
 	if prev > n.lastIndex() || n.termAt(prev) != prevTerm {
 		answer(false, min(prev-1, n.lastIndex()))
 		return
@@ -353,7 +373,7 @@ func (s *sim) committed(n *node, upto uint64) {
 		s.applyOne(n.log[i-1])
 	}
 	if w.entries[upto-1].term != n.termAt(upto) {
-		s.fail("log-matching", "%s has term %d at index %d, term %d was committed", n.name, n.termAt(upto), upto, w.entries[upto-1].term)
+		s.fail("nothing-lost", "%s has term %d at index %d, term %d was committed there", n.name, n.termAt(upto), upto, w.entries[upto-1].term)
 	}
 }
 
@@ -363,7 +383,7 @@ func (s *sim) applyOne(e entry) {
 	index := uint64(len(w.entries)) + 1
 	next, reply := before, site.Reply{}
 	if e.data != nil {
-		next, reply = s.faults.apply(before, index, e.data)
+		next, reply = s.faults.apply(before, index, e.term, e.data)
 	}
 	w.entries = append(w.entries, e)
 	w.states = append(w.states, next)

@@ -20,11 +20,13 @@ type shape struct {
 	devices   [nodeCount]int // hosted by each node
 	jobs      int
 	calm      time.Duration // mean time between two faults
+	longest   time.Duration // a fault of the network lasts
 	slowApply int           // per mille
 	lateRenew bool          // answers to renewals that came too late are still believed
 	badWall   int           // the one node whose wall clock may be wrong; -1: none
 	wallJump  time.Duration // and by how much
-	power     bool          // machines lose power, and not only their process
+	faults    []func(*sim, *node)
+	power     bool // machines lose power, and not only their process
 }
 
 // maxWallError is what a wall clock is wrong by in a run in which elapsed time may
@@ -36,7 +38,7 @@ func draw(r *rand.Rand) shape {
 	pick := func(ds ...time.Duration) time.Duration { return ds[r.IntN(len(ds))] }
 	s := shape{
 		safety: time.Duration(90+r.IntN(150)) * time.Second, config: sitecfg.DefaultSite(), jobs: 3 + r.IntN(6),
-		calm: pick(3*time.Second, 8*time.Second, 20*time.Second), slowApply: []int{0, 20, 200}[r.IntN(3)],
+		calm: pick(3*time.Second, 8*time.Second, 20*time.Second), longest: pick(8*time.Second, 25*time.Second, 60*time.Second), slowApply: []int{0, 20, 200}[r.IntN(3)],
 		lateRenew: r.IntN(2) == 0, badWall: r.IntN(nodeCount+1) - 1, power: r.IntN(3) == 0,
 	}
 	l := &s.config.Lease
@@ -51,6 +53,14 @@ func draw(r *rand.Rand) shape {
 	s.wallJump = []time.Duration{maxWallError, -maxWallError, time.Hour, -time.Hour}[r.IntN(4)]
 	if s.power && s.wallJump > time.Minute {
 		s.wallJump = maxWallError
+	}
+	for _, f := range faultKinds {
+		if r.IntN(2) == 0 {
+			s.faults = append(s.faults, f)
+		}
+	}
+	if len(s.faults) == 0 {
+		s.faults = faultKinds
 	}
 	return s
 }
