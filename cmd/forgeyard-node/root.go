@@ -51,6 +51,7 @@ func (a *app) root() *cobra.Command {
 		a.siteCommand(), a.runnerCommand(),
 		a.submitCommand(), a.jobCommand(), a.runCommand(),
 		a.casCommand(), a.deviceCommand(), a.uplinkCommand(),
+		a.demoCommand(),
 	)
 	return root
 }

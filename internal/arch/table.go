@@ -78,6 +78,7 @@ var table = []line{
 	// Around the product.
 	{dir: "simulation", never: []string{"node", "mesh", "consensus"}},
 	{dir: "internal/cli"},
+	{dir: "internal/localsite"},
 	{dir: "internal/demo"},
 	{dir: "internal/bench"},
 	{dir: "cmd/fyjob", only: []string{".", "internal/invariant", "internal/cborx", "cas", "checkpoint"}},
