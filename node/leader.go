@@ -19,7 +19,7 @@ type leadership struct {
 	n    *Node
 	term uint64
 
-	mu        sync.Mutex // guards mem, flying
+	mu        sync.Mutex // guards all below but look
 	mem       *controllers.Memory
 	flying    map[string]bool // keys of proposals under way
 	reshaping bool            // a change of the voters is under way
@@ -111,7 +111,7 @@ func (l *leadership) run(ctx context.Context) {
 // input is called with mu held.
 func (l *leadership) input() controllers.Input {
 	used, known := l.n.link.Used()
-	return controllers.Input{State: l.n.replica.State(), Mem: l.mem, Used: used, Known: known, Group: l.n.groupMembers()}
+	return controllers.Input{State: l.n.replica.State(), Mem: l.mem, Used: used, Known: known, Group: l.n.groupMembers(), Term: l.term}
 }
 
 // groupMembers is the Raft configuration, with how far each member follows.
@@ -140,10 +140,11 @@ func (l *leadership) carryOut(ctx context.Context, e controllers.Effect) {
 			return
 		}
 		go func() {
-			defer l.done(e)
-			if _, err := l.n.proposer.ProposeAs(ctx, "leader", e.Body); err != nil && ctx.Err() == nil {
+			_, err := l.n.proposer.ProposeAs(ctx, "leader", e.Body)
+			if err != nil && ctx.Err() == nil {
 				l.n.log.Warn("a proposal of the leader failed", "what", e.Key, "err", err)
 			}
+			l.done(e, err == nil)
 		}()
 	case controllers.SetVoter:
 		l.setVoter(ctx, e)
@@ -160,10 +161,12 @@ func (l *leadership) take(key string) bool {
 	return true
 }
 
-func (l *leadership) done(e controllers.Propose) {
+// done ends a proposal. A lease whose expiry had an unknown outcome stays refused for
+// the rest of this leadership.
+func (l *leadership) done(e controllers.Propose, known bool) {
 	l.mu.Lock()
 	delete(l.flying, e.Key)
-	if x, ok := e.Body.(site.Expire); ok {
+	if x, ok := e.Body.(site.Expire); ok && known {
 		l.mem.Settled(x.Lease)
 	}
 	l.mu.Unlock()

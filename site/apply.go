@@ -334,7 +334,7 @@ func (c *change) supersede(r forgeyard.RunnerID, session forgeyard.SessionID) []
 		} else if j.Status == job.Unknown {
 			gone = append(gone, a.Lease)
 			j.Certain = true
-			c.requeue(&j, "the runner's process restarted")
+			c.settleUnknown(&j)
 		}
 		c.putJob(j)
 	}
@@ -379,7 +379,11 @@ func (s *State) liveLeases(r forgeyard.RunnerID) int {
 }
 
 func (c *change) configSet(b ConfigSet) error {
-	c.Config = b.Config
-	c.note("config", "site settings changed by %s", c.by)
+	next, err := c.Config.Set(b.Key, b.Value)
+	if err != nil {
+		return err
+	}
+	c.Config = next
+	c.note("config", "%s set to %s by %s", b.Key, b.Value, c.by)
 	return nil
 }

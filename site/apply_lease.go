@@ -32,6 +32,9 @@ func (s *State) Offerable(j Job, used time.Duration) error {
 	case j.Status != job.Queued && j.Status != job.Unknown:
 		return no(forgeyard.Conflict, "the job is %s", j.Status)
 	}
+	if j.Grant != nil && s.Outbox.Len() >= maxOutbox {
+		return no(forgeyard.Limit, "%d records wait for the central daemon, the bound is %d", s.Outbox.Len(), maxOutbox)
+	}
 	if j.Grant != nil {
 		if left := j.Grant.Left(s.Uplink.Terms, used); left <= 0 {
 			return no(forgeyard.Denied, "the central daemon's grant is used up: %s of silence, %s were allowed", used.Round(time.Second), j.Grant.Span(s.Uplink.Terms))
@@ -120,6 +123,9 @@ func (c *change) current(op string, a forgeyard.Authority, grace bool) (Job, err
 	}
 	if err := lease.Check(j.Lease.Authority, a); err != nil {
 		return j, err
+	}
+	if a.Fence.Term != j.Term || a.Fence.Incarnation != c.Incarnation {
+		return j, forgeyard.Errorf(op, forgeyard.Stale, "fence is %s, the job is now of term %d, incarnation %d", a.Fence, j.Term, c.Incarnation)
 	}
 	if j.Lease.Live() || (grace && j.Status == job.Unknown && j.Lease.Reason == lease.EndExpired) {
 		return j, nil
@@ -224,8 +230,8 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Denied, "the job's contract has mode %q, which makes no checkpoints", j.Spec.Resume.Mode)
 	case rec.Epoch != j.Epoch || rec.Attempt != j.Attempt:
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Stale, "it was made at epoch %d, the current one is %d", rec.Epoch, j.Epoch)
-	case len(rec.Replicas) == 0:
-		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Invalid, "no node acknowledged a durable copy")
+	case len(rec.Replicas) < c.copiesNeeded():
+		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Invalid, "%d nodes acknowledged a durable copy, %d are needed", len(rec.Replicas), c.copiesNeeded())
 	}
 	next, err := checkpoint.Record(j.Checkpoints, rec)
 	if err != nil {
@@ -245,6 +251,21 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 	}
 	c.putJob(j)
 	return out, nil
+}
+
+// copiesNeeded is how many nodes must hold what is committed: what the site's policy
+// asks, and never more than it has members.
+func (c *change) copiesNeeded() int {
+	if c.Config.Durability.AcceptFewer {
+		return 1
+	}
+	members := 0
+	for _, m := range c.Members.All() {
+		if !m.Removed {
+			members++
+		}
+	}
+	return max(1, min(c.Config.Durability.Copies, members))
 }
 
 func progress(r checkpoint.Commit) string {
@@ -308,13 +329,20 @@ func (c *change) afterStop(j *Job, why string) {
 // with the central daemon puts it back into the queue.
 const suspendedForAuthority = "the central daemon's allowance is used up"
 
-// addLog appends flushed chunks that continue the log without a gap.
+// addLog appends flushed chunks that go on after what the log has. When the list is
+// full the run says so once; the numbers go on, so that none repeats.
 func (c *change) addLog(j *Job, chunks []job.LogChunk) {
 	for _, k := range chunks {
-		if k.FirstSeq <= j.LogSeq || len(j.Log) >= maxLogChunks {
+		if k.FirstSeq <= j.LogSeq {
 			continue
 		}
-		j.Log = append(slices.Clone(j.Log), k)
+		switch {
+		case len(j.Log) < maxLogChunks:
+			j.Log = append(slices.Clone(j.Log), k)
+		case !j.LogFull:
+			j.LogFull = true
+			c.tell(*j, job.EventError, "", "the log has %d parts, the bound; what follows number %d is not kept", maxLogChunks, j.LogSeq)
+		}
 		j.LogSeq = k.LastSeq
 	}
 }
@@ -325,6 +353,9 @@ func (c *change) release(b Release) error {
 		return err
 	}
 	c.addLog(&j, b.Log)
+	if j.Status == job.Unknown {
+		j.Interruptions-- // charged when the doubt began, which has ended in order
+	}
 	c.endLease(&j, lease.EndReleased, b.Detail)
 	if !j.ResumeFrom.IsZero() && (b.Kind == "resume_failed" || b.Kind == "resume_rejected") {
 		c.resumeFailed(&j, b.Kind == "resume_rejected", b.Detail)
@@ -465,6 +496,9 @@ func (c *change) expire(b Expire) error {
 	if b.Term != 0 && c.term != 0 && b.Term != c.term {
 		return forgeyard.Errorf("expire", forgeyard.Stale, "the silence was counted in term %d, this is term %d", b.Term, c.term)
 	}
+	if b.State != "" && b.State != j.Lease.State {
+		return forgeyard.Errorf("expire", forgeyard.Stale, "the lease is %s, its silence was counted while it was %s", j.Lease.State, b.State)
+	}
 	name := c.memberName(j.Lease.Authority.Runner)
 	switch {
 	case j.Lease.State == lease.Offered:
@@ -487,8 +521,13 @@ func (c *change) expire(b Expire) error {
 }
 
 // settleUnknown ends the doubt when the old holder has certainly stopped. The
-// interruption was charged when the doubt began.
+// interruption was charged when the doubt began; that the central daemon gave the job
+// anew is none.
 func (c *change) settleUnknown(j *Job) {
+	if j.Lease.Reason == lease.EndRevoked {
+		c.requeue(j, j.Reason)
+		return
+	}
 	j.Interruptions--
 	c.interrupted(j, j.Reason)
 }

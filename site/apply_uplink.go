@@ -78,6 +78,7 @@ func (c *change) delegate(b Delegate) error {
 }
 
 func (c *change) takeIn(d Delegation) {
+	c.by = "central"
 	if j, ok := c.byGrant(d.Grant.ID); ok {
 		switch {
 		case d.Cancel && !j.Status.Terminal():
@@ -93,7 +94,12 @@ func (c *change) takeIn(d Delegation) {
 		return
 	}
 	g := d.Grant
-	c.by = "central"
+	if g.Term == 0 {
+		// Everybody tells delegated work by its term. Its records would have none either, so
+		// that the daemon could not take them: it is told in the site's events.
+		c.note("uplink", "grant %s has term 0, which is the site's own work; not taken in", forgeyard.Clip(string(g.ID), 64))
+		return
+	}
 	out, err := c.enqueue(job.Build, d.Title, "", d.Spec, d.SpecID, &g)
 	if err != nil {
 		c.post(Record{Kind: RecordOutcome, Grant: g.ID, Status: job.Failed, Fence: forgeyard.Fence{Incarnation: c.Incarnation, Term: g.Term},
@@ -107,9 +113,17 @@ func (c *change) takeIn(d Delegation) {
 // raiseTerm is the daemon giving the same job anew: whatever ran under the lower
 // term can no longer commit.
 func (c *change) raiseTerm(j Job, g lease.Grant) {
+	acting := j.Lease.Live() || (j.Status == job.Unknown && !j.Certain)
 	c.endLease(&j, lease.EndRevoked, "the central daemon raised the term")
 	j.Term, j.Grant = g.Term, &g
-	c.requeue(&j, "delegated anew")
+	if acting && j.Lease.Protected {
+		// The old holder can no longer commit, and may still act.
+		c.releaseDevices(&j)
+		j.Status, j.Phase, j.Certain, j.Reason, j.StopKind, j.StopReason = job.Unknown, job.PhaseUnknown, false, "delegated anew while it ran", "", ""
+		c.moveRun(j, "unknown: "+j.Reason)
+	} else {
+		c.requeue(&j, "delegated anew")
+	}
 	c.putJob(j)
 }
 

@@ -263,6 +263,9 @@ type Expire struct {
 	// another one is refused: there, the holder may have been renewed meanwhile. Zero is
 	// not checked.
 	Term uint64 `cbor:"4,keyasint,omitempty"`
+	// State is the lease's as the proposer saw it: an offer that was accepted meanwhile does
+	// not expire as one that nobody answered.
+	State lease.State `cbor:"5,keyasint,omitempty"`
 }
 
 // Fail ends a job that can't go on; only controllers propose it.
@@ -357,9 +360,10 @@ type Drill struct {
 	Cut bool `cbor:"1,keyasint"`
 }
 
-// ConfigSet replaces the site's settings.
+// ConfigSet changes one of the site's settings.
 type ConfigSet struct {
-	Config sitecfg.Site `cbor:"1,keyasint"`
+	Key   string `cbor:"1,keyasint"`
+	Value string `cbor:"2,keyasint"`
 }
 
 // Resume puts a suspended job back into the queue.

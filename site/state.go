@@ -172,6 +172,7 @@ type Job struct {
 	Ended     forgeyard.Wall      `cbor:"32,keyasint,omitempty"`
 	Category  job.FailureCategory `cbor:"33,keyasint,omitempty"`
 	Devices   []HeldDevice        `cbor:"34,keyasint,omitempty"`
+	LogFull   bool                `cbor:"36,keyasint,omitempty"` // parts of the log beyond the bound are not kept
 	Late      []LateResult        `cbor:"35,keyasint,omitempty"` // refused completions, kept as evidence (E27)
 }
 

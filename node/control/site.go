@@ -194,11 +194,7 @@ func (s siteService) GetConfig(context.Context, *connect.Request[forgeyardv1.Get
 }
 
 func (s siteService) SetConfig(ctx context.Context, r *connect.Request[forgeyardv1.SetConfigRequest]) (*connect.Response[forgeyardv1.SetConfigResponse], error) {
-	next, err := s.n.Site().Config.Set(r.Msg.Key, r.Msg.Value)
-	if err != nil {
-		return nil, err
-	}
-	_, err = propose(ctx, s.n, site.ConfigSet{Config: next})
+	_, err := propose(ctx, s.n, site.ConfigSet{Key: r.Msg.Key, Value: r.Msg.Value})
 	return respond(&forgeyardv1.SetConfigResponse{}, err)
 }
 

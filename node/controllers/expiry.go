@@ -46,7 +46,7 @@ func (s *stepper) expireAfter(j site.Job, due, certain bool) {
 	}
 	id := j.Lease.Authority.Lease
 	s.in.Mem.Expiring(id)
-	s.propose("expire/"+string(id), site.Expire{Job: j.ID, Lease: id, Certain: certain, Term: s.in.Term})
+	s.propose("expire/"+string(id), site.Expire{Job: j.ID, Lease: id, Certain: certain, Term: s.in.Term, State: j.Lease.State})
 }
 
 // authority asks for delegated work to stop when the central daemon's grant is used
