@@ -7,6 +7,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -47,11 +48,35 @@ func (n *Node) deliver(ctx context.Context, c completion, keep func([]byte) erro
 		if ctx.Err() != nil {
 			return false
 		}
+		if final(err) {
+			return n.giveUp(ctx, c, err)
+		}
 		n.log.Warn("a completion waits for the site", "job", c.Authority.Job, "err", err)
 		if !n.pause(ctx, jitter(wait)) {
 			return false
 		}
 	}
+}
+
+// final reports an error that the same completion will meet again.
+func final(err error) bool {
+	switch forgeyard.KindOf(err) {
+	case forgeyard.Limit, forgeyard.Invalid, forgeyard.Denied:
+		return true
+	}
+	return false
+}
+
+// giveUp ends a job whose result cannot be brought into the log with one that can: it
+// says why. If even that is refused, the lease ends here and the leader finds it silent.
+func (n *Node) giveUp(ctx context.Context, c completion, why error) bool {
+	n.log.Error("a completion cannot be committed", "job", c.Authority.Job, "err", why)
+	small := job.Result{Outcome: job.OutcomeFailed, Category: job.Internal, Message: "its result could not be committed: " + why.Error()}
+	if c.Result.Category == job.Internal && len(c.Result.Log) == 0 {
+		n.over(c.Authority.Lease)
+		return true
+	}
+	return n.deliver(ctx, completion{Authority: c.Authority, Message: forgeyard.MessageID(NewID(n.clock)), Result: small}, nil)
 }
 
 func (n *Node) proposeCompletion(ctx context.Context, c completion) (site.Completed, error) {
@@ -83,16 +108,30 @@ func (n *Node) answered(c completion, v site.Completed) {
 // this one registers: registering supersedes the session that it was finished under.
 func (n *Node) deliverRecovered(ctx context.Context) {
 	for _, r := range n.recovered {
-		if len(r.Completion) > 0 {
+		switch {
+		case len(r.Completion) > 0:
 			c, err := decodeCompletion(r.Completion)
 			if err != nil {
 				n.log.Error("a completion of an earlier process cannot be read", "attempt", r.Authority.Attempt, "err", err)
 			} else if n.log.Info("delivering a completion of an earlier process", "job", c.Authority.Job); !n.deliver(ctx, c, nil) {
 				return
 			}
+		case r.Authority.Lease != "":
+			n.giveBack(ctx, r)
 		}
 		if err := n.runner.Forget(r.Authority); err != nil {
 			n.log.Warn("the record of an earlier attempt stays", "attempt", r.Authority.Attempt, "err", err)
 		}
+	}
+}
+
+// giveBack tells the log that an epoch of an earlier process is dead, with the part of
+// its log that only this disk had. What the log decided meanwhile stands.
+func (n *Node) giveBack(ctx context.Context, r runner.Recovered) {
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	_, err := n.propose(ctx, site.Release{Authority: r.Authority, Kind: "interrupted", Detail: "the runner's process restarted", Log: r.Log})
+	if err != nil {
+		n.log.Info("an epoch of an earlier process was not given back", "job", r.Authority.Job, "err", err)
 	}
 }

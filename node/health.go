@@ -110,7 +110,7 @@ func (n *Node) checkQuorum(ctx context.Context) *forgeyardv1.Health_Check {
 
 func (n *Node) checkCredential() *forgeyardv1.Health_Check {
 	c := check("credential")
-	cred, err := mesh.ParseCredential(n.enrolment.Credential)
+	cred, err := mesh.ParseCredential(n.credential.Load())
 	if err != nil {
 		c.Status, c.Detail = checkFail, err.Error()
 		return c

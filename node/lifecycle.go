@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -20,8 +19,6 @@ import (
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
 )
-
-func sortStrings(s []string) { slices.Sort(s) }
 
 // olderThan reports whether an id was born that long ago; what is no id is not old.
 func olderThan(id string, now time.Time, d time.Duration) bool {
@@ -62,9 +59,21 @@ func (n *Node) openRunner(ctx context.Context, _ *closers) error {
 		return err
 	}
 	n.runner = r
-	n.recovered = r.Recover(ctx)
+	return n.endOrphans(ctx)
+}
+
+// endOrphans ends what an earlier process left running. While one of its trees may still
+// live this process does not start: registering says to the site that all of it is dead.
+func (n *Node) endOrphans(ctx context.Context) error {
+	n.recovered = n.runner.Recover(ctx)
 	if len(n.recovered) > 0 {
 		n.log.Info("cleaned up after an earlier process", "attempts", len(n.recovered))
+	}
+	for _, r := range n.recovered {
+		if r.Err != nil && r.Alive {
+			return forgeyard.Errorf("start", forgeyard.Conflict, "work of an earlier process may still run here: %v", r.Err).
+				WithHint("end it, or restart the machine; then start the node again")
+		}
 	}
 	return nil
 }
@@ -100,7 +109,6 @@ func (n *Node) Drain(ctx context.Context, r *forgeyardv1.DrainRequest) (*forgeya
 			return nil, err
 		}
 	}
-	n.draining.Store(true)
 	n.setOnline()
 	if d := r.Deadline.AsDuration(); d > 0 {
 		go n.drainDeadline(context.WithoutCancel(ctx), d)
@@ -108,9 +116,15 @@ func (n *Node) Drain(ctx context.Context, r *forgeyardv1.DrainRequest) (*forgeya
 	return &forgeyardv1.DrainResponse{Changed: !m.Draining, Active: int32(len(n.local.executions()))}, nil
 }
 
+// isDraining is what the log says of this node.
+func (n *Node) isDraining() bool {
+	m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID)
+	return ok && m.Draining
+}
+
 // drainDeadline asks what still runs to give its job back when the time is over.
 func (n *Node) drainDeadline(ctx context.Context, d time.Duration) {
-	if !n.pause(ctx, d) || !n.draining.Load() {
+	if !n.pause(ctx, d) || !n.isDraining() {
 		return
 	}
 	for _, x := range n.local.executions() {
@@ -129,7 +143,6 @@ func (n *Node) Undrain(ctx context.Context) (*forgeyardv1.ResumeResponse, error)
 	if err != nil {
 		return nil, err
 	}
-	n.draining.Store(false)
 	n.setOnline()
 	return &forgeyardv1.ResumeResponse{Changed: m.Draining}, nil
 }

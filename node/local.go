@@ -117,10 +117,10 @@ func (n *Node) capsNow() job.Capabilities {
 func (n *Node) carryOut(ctx context.Context, e agent.Effect) {
 	switch e := e.(type) {
 	case agent.Accept:
-		go n.accept(ctx, e.Authority)
+		n.work.Go(func() { n.accept(ctx, e.Authority) })
 	case agent.Reject:
 		n.metrics.rejected.WithLabelValues(string(e.Reason)).Inc()
-		go n.tell(ctx, site.Reject{Authority: e.Authority, Reason: e.Reason, Detail: e.Detail})
+		n.work.Go(func() { n.tell(ctx, site.Reject{Authority: e.Authority, Reason: e.Reason, Detail: e.Detail}) })
 	case agent.Start:
 		n.begin(ctx, e.Job, e.Lease)
 	case agent.Cancel:
@@ -138,9 +138,9 @@ func (n *Node) carryOut(ctx context.Context, e agent.Effect) {
 			x.leaseEnded(e.Why)
 		}
 	case agent.ResetDevice:
-		go n.resetDevice(ctx, e)
+		n.work.Go(func() { n.resetDevice(ctx, e) })
 	case agent.CheckDevice:
-		go n.checkDevice(ctx, e.Device)
+		n.work.Go(func() { n.checkDevice(ctx, e.Device) })
 	}
 }
 
@@ -178,7 +178,7 @@ func (n *Node) cancelUnstarted(ctx context.Context, id forgeyard.LeaseID, why st
 		return
 	}
 	c := completion{Authority: a, Message: forgeyard.MessageID(NewID(n.clock)), Result: job.Result{Outcome: job.OutcomeCancelled, Message: why}}
-	go n.deliver(ctx, c, nil)
+	n.work.Go(func() { n.deliver(ctx, c, nil) })
 }
 
 func (n *Node) authorityOf(id forgeyard.LeaseID) (forgeyard.Authority, bool) {

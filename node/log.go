@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -54,9 +55,13 @@ func (n *Node) Log(ctx context.Context, id forgeyard.JobID, after uint64, follow
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-n.clock.After(logRetry): // the stream from the runner may have broken
 		}
 	}
 }
+
+// logRetry is how soon a follower looks for its log again when nothing else happens.
+const logRetry = time.Second
 
 func (n *Node) logFromStore(ctx context.Context, j site.Job, after uint64, send func(*forgeyardv1.LogFrame) error) error {
 	for _, c := range j.Log {

@@ -61,15 +61,16 @@ type Config struct {
 
 // Node is a running node.
 type Node struct {
-	cfg       Config
-	clock     clock.Clock
-	log       *slog.Logger
-	dir       *dataDir
-	enrolment mesh.Enrolment
-	identity  mesh.Identity
-	session   forgeyard.SessionID
-	ports     *ports
-	started   time.Time
+	cfg        Config
+	clock      clock.Clock
+	log        *slog.Logger
+	dir        *dataDir
+	enrolment  mesh.Enrolment
+	identity   mesh.Identity
+	credential credential // the current one; the enrolment keeps the one of the start
+	session    forgeyard.SessionID
+	ports      *ports
+	started    time.Time
 
 	store     *disk.Store
 	mesh      *mesh.Mesh
@@ -87,14 +88,14 @@ type Node struct {
 	recovered []runner.Recovered
 	metrics   *metrics
 
-	caps               atomic.Pointer[job.Capabilities]
-	state              atomic.Value // string: node state of 07§12
-	leading            atomic.Pointer[leadership]
-	hint               atomic.Pointer[leaderHint]
-	local              *local // the agent's book and the running attempts
-	kick               chan struct{}
-	work               sync.WaitGroup // executions
-	draining, stopping atomic.Bool
+	caps     atomic.Pointer[job.Capabilities]
+	state    atomic.Value // string: node state of 07§12
+	leading  atomic.Pointer[leadership]
+	hint     atomic.Pointer[leaderHint]
+	local    *local // the agent's book and the running attempts
+	kick     chan struct{}
+	work     sync.WaitGroup // executions, and calls that answer for them
+	stopping atomic.Bool
 
 	mu      sync.Mutex
 	servers serverAddrs
@@ -134,6 +135,12 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	return n.serve(ctx)
 }
+
+// credential is the member credential that is shown now.
+type credential struct{ p atomic.Pointer[[]byte] }
+
+func (c *credential) Load() []byte   { return *c.p.Load() }
+func (c *credential) Store(b []byte) { c.p.Store(&b) }
 
 // closers run in the reverse order of their opening.
 type closers []func() error
@@ -185,6 +192,7 @@ func (n *Node) openData(_ context.Context, c *closers) error {
 	if err := n.enrolment.Check(n.identity.PeerID()); err != nil {
 		return err
 	}
+	n.credential.Store(n.enrolment.Credential)
 	n.log = n.log.With("runner", n.enrolment.RunnerID, "session", forgeyard.Short(n.session))
 	n.metrics = newMetrics(n)
 	n.local = newLocal()
@@ -256,7 +264,7 @@ func (n *Node) nudge() {
 	}
 }
 
-// Propose proposes in the name of this node.
+// propose proposes in the name of this node; the error is the command's own too.
 func (n *Node) propose(ctx context.Context, body site.Body) (site.Reply, error) {
 	reply, err := n.proposer.Propose(ctx, body)
 	if err != nil {

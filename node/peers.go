@@ -89,7 +89,7 @@ type hopsKey struct{}
 
 func withHops(ctx context.Context, h http.Header) context.Context {
 	n, err := strconv.Atoi(h.Get(hopsHeader))
-	if err != nil {
+	if err != nil || n < 0 {
 		n = 0 // not passed on yet
 	}
 	return context.WithValue(ctx, hopsKey{}, n)
@@ -126,7 +126,7 @@ type leaderHint struct {
 // leader returns the service of the leader, or of a member who may know it.
 func (p *peers) leader(try int) (addr string, c forgeyardv1connect.PeerServiceClient, err error) {
 	_, addr, term := p.n.group.Leader()
-	if h := p.n.hint.Load(); h != nil && (h.term > term || (addr == "" && try%2 == 0)) {
+	if h := p.n.hint.Load(); h != nil && try%2 == 0 && (h.term > term || addr == "") {
 		addr = h.addr
 	}
 	if addr == "" {

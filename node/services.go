@@ -13,10 +13,11 @@ import (
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/control"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
+	"github.com/forgeyard/forgeyard-node/site"
 )
 
-// peerService answers the other members, over the mesh only. Who asks is proved by
-// the connection; a member speaks for itself alone.
+// peerService answers the other members, over the mesh only. Who asks is proved by the
+// connection; what a member may ask is decided by site.Admits.
 type peerService struct{ n *Node }
 
 var _ forgeyardv1connect.PeerServiceHandler = peerService{}
@@ -50,7 +51,15 @@ func caller(ctx context.Context) (mesh.Peer, error) {
 
 // Propose implements the service. A node that does not lead passes a command on once.
 func (s peerService) Propose(ctx context.Context, r *connect.Request[forgeyardv1.ProposeRequest]) (*connect.Response[forgeyardv1.ProposeResponse], error) {
-	if _, err := caller(ctx); err != nil {
+	p, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cmd, err := site.Decode(r.Msg.Command)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.n.replica.State().Admits(p.Runner, cmd.Body); err != nil {
 		return nil, err
 	}
 	ctx = withHops(ctx, r.Header())
@@ -84,7 +93,7 @@ func (s peerService) Renew(ctx context.Context, r *connect.Request[forgeyardv1.R
 	}
 	ctx = withHops(ctx, r.Header())
 	who := forgeyard.RunnerID(r.Msg.RunnerId)
-	if who != p.Runner && hopsOf(ctx) == 0 {
+	if who != p.Runner && !s.mayVote(p.Runner) {
 		return nil, forgeyard.Errorf("renew", forgeyard.Denied, "%s may not renew for %s", p.Runner, who)
 	}
 	l := s.n.leading.Load()
@@ -111,6 +120,12 @@ func (s peerService) Renew(ctx context.Context, r *connect.Request[forgeyardv1.R
 	return connect.NewResponse(out), nil
 }
 
+// mayVote reports whether a member may lead: only such a one passes on what others ask.
+func (s peerService) mayVote(r forgeyard.RunnerID) bool {
+	m, ok := s.n.replica.State().Members.Get(r)
+	return ok && m.MayVote && !m.Removed
+}
+
 // passOn hands a heartbeat of a node that is not in the group yet to the leader.
 func (s peerService) passOn(ctx context.Context, r *connect.Request[forgeyardv1.RenewRequest]) (*connect.Response[forgeyardv1.RenewResponse], error) {
 	_, addr, _ := s.n.group.Leader()
@@ -133,6 +148,9 @@ func (s peerService) Leading(ctx context.Context, r *connect.Request[forgeyardv1
 	p, err := caller(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if !s.mayVote(p.Runner) {
+		return nil, forgeyard.Errorf("leading", forgeyard.Denied, "%s may not vote", p.Runner)
 	}
 	s.n.hint.Store(&leaderHint{addr: p.ID.String(), term: r.Msg.Term})
 	s.n.local.askRenewal()
@@ -216,8 +234,15 @@ func (s peerService) Log(ctx context.Context, r *connect.Request[forgeyardv1.Pee
 
 // Console implements the service.
 func (s peerService) Console(ctx context.Context, st *connect.BidiStream[forgeyardv1.PeerConsoleData, forgeyardv1.PeerConsoleData]) error {
+	p, err := caller(ctx)
+	if err != nil {
+		return err
+	}
 	first, err := st.Receive()
 	if err != nil {
+		return err
+	}
+	if err := s.mayUse(p.Runner, forgeyard.DeviceID(first.DeviceId)); err != nil {
 		return err
 	}
 	rw, err := s.n.openLocalConsole(ctx, forgeyard.DeviceID(first.DeviceId), first.Token)
@@ -225,6 +250,22 @@ func (s peerService) Console(ctx context.Context, st *connect.BidiStream[forgeya
 		return err
 	}
 	return pump(ctx, rw, peerConsole{st})
+}
+
+// mayUse says why a member may not open a device's console, or nil: a device that a job
+// holds is for the node that runs the job, one that a person holds for any, since the
+// person may sit at any node.
+func (s peerService) mayUse(r forgeyard.RunnerID, id forgeyard.DeviceID) error {
+	st := s.n.replica.State()
+	d, ok := st.Devices.Get(id)
+	if !ok || d.Lease == nil || d.Lease.Holder.Job == "" {
+		return nil // the token decides
+	}
+	j, _ := st.Jobs.Get(d.Lease.Holder.Job)
+	if j.Lease.Authority.Runner != r {
+		return forgeyard.Errorf("console", forgeyard.Denied, "%s is leased to a job that runs on %s, not on %s", id, s.n.memberName(j.Lease.Authority.Runner), s.n.memberName(r))
+	}
+	return nil
 }
 
 type peerConsole struct {

@@ -18,9 +18,10 @@ import (
 
 // Waits of the session loop.
 const (
-	firstBackoff = 100 * time.Millisecond
-	capsEvery    = time.Minute // how often the machine is probed again
-	silentAfter  = 3           // heartbeats in a row that fail before the node says that the site is silent
+	firstBackoff   = 100 * time.Millisecond
+	capsEvery      = time.Minute // how often the machine is probed again
+	heartbeatFloor = 20 * time.Millisecond
+	silentAfter    = 3 // heartbeats in a row that fail before the node says that the site is silent
 )
 
 // sessionLoop registers this process as the current session of its runner, then
@@ -121,6 +122,11 @@ func (n *Node) renewLoop(ctx context.Context) error {
 			}
 			wait = min(wait, firstBackoff<<min(fails, 6))
 		}
+		if m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID); ok && err == nil && m.Session.ID != n.session {
+			if err := n.register(ctx); err != nil {
+				n.log.Warn("another session is registered for this runner, and this one could not take its place", "err", err)
+			}
+		}
 		if n.clock.Now() > nextProbe {
 			n.refresh(ctx)
 			nextProbe = n.clock.Now().Add(capsEvery)
@@ -129,6 +135,9 @@ func (n *Node) renewLoop(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-n.local.renewNow:
+			if !n.pause(ctx, heartbeatFloor) { // however often it is asked for
+				return nil
+			}
 		case <-n.clock.After(jitter(wait)):
 		}
 	}
@@ -137,7 +146,7 @@ func (n *Node) renewLoop(ctx context.Context) error {
 func (n *Node) setOnline() {
 	switch {
 	case n.stopping.Load():
-	case n.draining.Load():
+	case n.isDraining():
 		n.setState(StateDraining)
 	default:
 		n.setState(StateOnline)
@@ -166,7 +175,7 @@ func (n *Node) renewOnce(ctx context.Context, try int) error {
 	batch := n.local.toRenew()
 	sign := controllers.Sign{Session: n.session, Pressure: n.pressure(), Refusing: n.refusingWords()}
 	sent := n.clock.Now()
-	answers, err := n.askRenewal(ctx, try, sign, batch)
+	answers, err := n.sendRenewal(ctx, try, sign, batch)
 	if err != nil {
 		return err
 	}
@@ -175,7 +184,7 @@ func (n *Node) renewOnce(ctx context.Context, try int) error {
 	return nil
 }
 
-func (n *Node) askRenewal(ctx context.Context, try int, sign controllers.Sign, batch []forgeyard.Authority) ([]controllers.RenewalAnswer, error) {
+func (n *Node) sendRenewal(ctx context.Context, try int, sign controllers.Sign, batch []forgeyard.Authority) ([]controllers.RenewalAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
 	if l := n.leading.Load(); l != nil {

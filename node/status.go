@@ -47,6 +47,9 @@ func (n *Node) Store() cas.Store { return n.store }
 // UploadLimit implements control.Node.
 func (n *Node) UploadLimit() int64 { return int64(n.replica.State().Config.Upload.Limit) }
 
+// Warn implements control.Node.
+func (n *Node) Warn(msg string, args ...any) { n.log.Warn(msg, args...) }
+
 // Status implements control.Node.
 func (n *Node) Status(ctx context.Context) *forgeyardv1.NodeStatus {
 	st := n.replica.State()

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,8 +108,7 @@ func describe(all []mesh.PeerAddr) string {
 	for _, p := range all {
 		lines = append(lines, p.PeerID.String()+" "+strings.Join(p.Addrs, ",")+" "+p.GossipAddr)
 	}
-	// The order of a map is none: sort, so that the same members have the same text.
-	sortStrings(lines)
+	slices.Sort(lines) // they come in the order of a map, which is none
 	return strings.Join(lines, "\n")
 }
 
@@ -120,10 +120,10 @@ func (n *Node) dropPins(ctx context.Context) {
 		n.log.Warn("pins cannot be listed", "err", err)
 		return
 	}
-	st := n.replica.State()
-	if !n.group.IsLeader() && st.Index == 0 {
-		return // our copy of the log has not come: nothing can be said of any job
+	if !n.upToDate(ctx) {
+		return // an old copy of the log says nothing of jobs that it does not know
 	}
+	st := n.replica.State()
 	for _, p := range pins {
 		if !n.needless(st, p.Owner) {
 			continue
@@ -146,6 +146,22 @@ func (n *Node) relieve(ctx context.Context) {
 		return
 	}
 	n.log.Warn("the disk is short: the store was collected", "removed", r.Removed, "freed", r.Freed)
+}
+
+// upToDate reports that this node's copy of the log has everything that was committed
+// when it asked.
+func (n *Node) upToDate(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, quorumTimeout)
+	defer cancel()
+	if n.group.IsLeader() {
+		return n.group.ReadBarrier(ctx) == nil
+	}
+	_, c, err := n.peers.leader(0)
+	if err != nil {
+		return false
+	}
+	r, err := c.Barrier(ctx, connect.NewRequest(&forgeyardv1.BarrierRequest{}))
+	return err == nil && n.group.WaitApplied(ctx, r.Msg.Index) == nil
 }
 
 // needless reports whether nothing needs a pin any more. An owner that is not ours to
@@ -176,7 +192,7 @@ func (n *Node) needless(st *site.State, owner string) bool {
 // renewCredential asks a voter for a credential that lasts longer, when a third of
 // this one's life is left.
 func (n *Node) renewCredential(ctx context.Context) {
-	cred, err := mesh.ParseCredential(n.enrolment.Credential)
+	cred, err := mesh.ParseCredential(n.credential.Load())
 	if err != nil || cred.NotAfter.Sub(n.clock.Wall()) > credentialRenew {
 		return
 	}
@@ -191,6 +207,7 @@ func (n *Node) renewCredential(ctx context.Context) {
 		n.log.Warn("the renewed credential could not be saved", "err", err)
 		return
 	}
+	n.credential.Store(raw)
 	n.mesh.SetCredential(raw)
 	n.log.Info("credential renewed")
 }

@@ -22,9 +22,10 @@ type execution struct {
 	mu      sync.Mutex // guards all below
 	attempt *runner.Attempt
 	phase   job.Phase
-	stopped string                // the kind of stop that the log asked for
-	pending func(*runner.Attempt) // what was asked before it was started
-	log     []job.LogChunk        // in the store, not in the log yet
+	stopped string                  // the kind of stop that the log asked for
+	pending []func(*runner.Attempt) // what was asked before it was started, in order
+	killed  bool                    // the lease ended before it was started
+	log     []job.LogChunk          // in the store, not in the log yet
 	next    *grantedNext
 }
 
@@ -57,6 +58,10 @@ func (x *execution) run(ctx context.Context) {
 		return
 	}
 	defer release()
+	if x.isKilled() {
+		x.n.over(x.authority.Lease)
+		return
+	}
 	a, err := x.n.runner.Start(ctx, x.task(bound), x)
 	if err != nil {
 		log.Error("the attempt could not be started", "err", err)
@@ -65,11 +70,8 @@ func (x *execution) run(ctx context.Context) {
 	}
 	x.started(a)
 	log.Info("started")
-	result, ended, err := a.Wait(context.WithoutCancel(ctx)) // its end is awaited, whatever ends: its tree must be dead
-	if err != nil {
-		log.Error("the end of the attempt is not known", "err", err)
-		return
-	}
+	<-a.Done() // its end is awaited, whatever else ends: its tree must be dead
+	result, ended, _ := a.Wait(ctx)
 	log.Info("ended", "how", ended.Kind, "outcome", result.Outcome, "category", result.Category)
 	x.finish(ctx, result, ended)
 	if err := a.Finish(false); err != nil {
@@ -108,8 +110,8 @@ func (x *execution) started(a *runner.Attempt) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.attempt = a
-	if x.pending != nil {
-		x.pending(a)
+	for _, f := range x.pending {
+		f(a)
 	}
 }
 
@@ -120,7 +122,13 @@ func (x *execution) ask(f func(*runner.Attempt)) {
 		f(x.attempt)
 		return
 	}
-	x.pending = f
+	x.pending = append(x.pending, f)
+}
+
+func (x *execution) isKilled() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.killed
 }
 
 func (x *execution) cancel(why string, force bool) {
@@ -139,6 +147,9 @@ func (x *execution) stop(kind, why string) {
 
 func (x *execution) leaseEnded(why string) {
 	x.n.log.Warn("execution loses its lease", "job", x.authority.Job, "epoch", x.authority.Fence.Epoch, "why", why)
+	x.mu.Lock()
+	x.killed = true
+	x.mu.Unlock()
 	x.ask(func(a *runner.Attempt) { a.LeaseEnded() })
 }
 

@@ -51,6 +51,7 @@ type Node interface {
 	Bring(ctx context.Context, ref cas.Ref, tree bool) error
 	Holders(ctx context.Context, d forgeyard.Digest) []string
 	UploadLimit() int64
+	Warn(msg string, args ...any)
 }
 
 // ConsoleStream carries bytes of a console in both directions.

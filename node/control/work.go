@@ -34,7 +34,10 @@ func (s jobService) Submit(ctx context.Context, r *connect.Request[forgeyardv1.S
 	}
 	out, err := site.Value[site.Submitted](reply)
 	if err == nil {
-		err = s.keepInputs(ctx, out.Job, spec, r.Msg.Hold)
+		// The job is committed: what goes wrong from here on is told, and is no failure to submit.
+		if kerr := s.keepInputs(ctx, out.Job, spec, r.Msg.Hold); kerr != nil {
+			s.n.Warn("the inputs of a job are not pinned", "job", out.Job, "err", kerr)
+		}
 	}
 	return respond(&forgeyardv1.SubmitResponse{RunId: string(out.Run), JobIds: []string{string(out.Job)}, Existed: out.Existed}, err)
 }

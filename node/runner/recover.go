@@ -25,6 +25,7 @@ type Recovered struct {
 	Log        []job.LogChunk // what was still spooled, now in the store
 	LastLogSeq uint64
 	Err        error // what could not be cleaned up: a matter of health
+	Alive      bool  // with Err: its tree may still run
 }
 
 // Recover cleans up after earlier processes: ends their trees, and no process that only has
@@ -60,6 +61,7 @@ func (r *Runner) recover1(ctx context.Context, name string) (rec Recovered, work
 	}
 	rec = Recovered{Authority: s.Authority, Phase: s.Phase, Completion: s.Completion}
 	if rec.Err = r.reap(ctx, s); rec.Err != nil {
+		rec.Alive = true
 		return rec, s.Workspace // something may still run there: nothing of it is touched
 	}
 	var errs []error
