@@ -274,7 +274,7 @@ func (x *execution) commit(goOn bool, then func(site.Checkpointed, error)) {
 		Authority: x.authority, Continue: goOn, Productive: true,
 		Commit: checkpoint.Commit{
 			Seq: x.seq, Manifest: id, Payload: cas.Sum([]byte("payload" + id.Hex())), Marker: cas.Sum([]byte("marker" + id.Hex())), Bytes: 1,
-			Attempt: x.authority.Attempt, Epoch: x.authority.Fence.Epoch, Replicas: []forgeyard.RunnerID{x.n.runner}, Consistency: checkpoint.Application,
+			Attempt: x.authority.Attempt, Epoch: x.authority.Fence.Epoch, Replicas: []forgeyard.RunnerID{x.n.runner, s.nodes[(x.n.id+1)%nodeCount].runner}, Consistency: checkpoint.Application,
 		},
 	}
 	x.n.propose(x.n.name, body, proposeFor, func(r site.Reply, known bool) {

@@ -49,6 +49,9 @@ func (c *change) enqueue(kind job.RunKind, title, key string, raw []byte, id for
 	if err != nil {
 		return Submitted{}, forgeyard.E("submit", forgeyard.Other, err)
 	}
+	if len(spec.Secrets) > 0 {
+		return Submitted{}, forgeyard.Errorf("submit", forgeyard.Invalid, "the job asks for %d secrets, and this version has no provider of secrets", len(spec.Secrets)).WithHint("take them out of the job file")
+	}
 	j := Job{ID: forgeyard.JobID(c.newID()), Run: forgeyard.RunID(c.newID()), Spec: spec, SpecID: id, Status: job.Queued, Submitted: c.at, Grant: g}
 	if g != nil {
 		j.Term = g.Term

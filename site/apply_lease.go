@@ -378,7 +378,7 @@ func (c *change) release(b Release) error {
 // resumeFailed counts a resume that died unproductive; at the limit the checkpoint
 // is quarantined and the one before is next (K01).
 func (c *change) resumeFailed(j *Job, rejected bool, why string) {
-	contract, err := checkpoint.NewContract(j.Spec.Resume, checkpoint.Limits{})
+	contract, err := checkpoint.NewContract(j.Spec.Resume, checkpoint.Limits{ResumeFailures: c.Config.Interruption.ResumeFailures})
 	if err != nil {
 		c.note("checkpoint", "contract of job %s: %v", forgeyard.Short(j.ID), err)
 		return

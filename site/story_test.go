@@ -1,0 +1,489 @@
+package site
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
+)
+
+// TestStories plays the transcripts in testdata/stories. Each command is one log
+// entry; after each of them the state is hashed, put through a snapshot, and the state
+// before it is looked at again: nobody may have written into it.
+func TestStories(t *testing.T) {
+	datadriven.Walk(t, "testdata/stories", func(t *testing.T, path string) {
+		s := newStory(t)
+		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string {
+			s.t, s.td = t, td
+			return s.run()
+		})
+	})
+}
+
+// story is a site that commands are applied to, and the names by which the transcript
+// calls what the site gave long ids.
+type story struct {
+	t     *testing.T
+	td    *datadriven.TestData
+	s     *State
+	at    time.Time
+	index uint64
+	names []string // id, name, id, name …: for strings.NewReplacer
+	ids   map[string]string
+	held  map[string]forgeyard.Authority // "job/epoch"
+	last  []byte                         // the last entry, for `again`
+}
+
+func newStory(t *testing.T) *story {
+	return &story{t: t, s: &State{}, at: time.Date(2027, 1, 1, 8, 0, 0, 0, time.UTC), ids: map[string]string{}, held: map[string]forgeyard.Authority{}}
+}
+
+func (s *story) arg(key, otherwise string) string {
+	s.td.MaybeScanArgs(s.t, key, &otherwise)
+	return otherwise
+}
+
+func (s *story) num(key string, otherwise uint64) uint64 {
+	s.td.MaybeScanArgs(s.t, key, &otherwise)
+	return otherwise
+}
+
+func (s *story) span(key string) time.Duration {
+	text := s.arg(key, "0s")
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.t.Fatalf("%s: %v", s.td.Pos, err)
+	}
+	return d
+}
+
+func (s *story) name(id, name string) {
+	if id != "" && s.ids[name] == "" {
+		s.ids[name] = id
+		s.names = append(s.names, id, name)
+	}
+}
+
+func (s *story) job() forgeyard.JobID { return forgeyard.JobID(s.arg("job", "j")) }
+
+func (s *story) jobID() forgeyard.JobID {
+	if id, ok := s.ids[string(s.job())]; ok {
+		return forgeyard.JobID(id)
+	}
+	return s.job()
+}
+
+// authority is the one that the named epoch was granted, or a part of it made wrong.
+func (s *story) authority() forgeyard.Authority {
+	j, _ := s.s.Jobs.Get(s.jobID())
+	a := s.held[fmt.Sprintf("%s/%d", s.job(), s.num("epoch", j.Epoch))]
+	switch s.arg("wrong", "") {
+	case "runner":
+		a.Runner = "another"
+	case "session":
+		a.Session = "another"
+	case "spec":
+		a.Spec = cas.Sum([]byte("another"))
+	case "term":
+		a.Fence.Term++
+	case "incarnation":
+		a.Fence.Incarnation++
+	}
+	return a
+}
+
+func (s *story) run() string {
+	var out strings.Builder
+	s.at = s.at.Add(s.span("after"))
+	switch s.td.Cmd {
+	case "show":
+		s.show(&out)
+	case "again":
+		s.apply(&out, s.last)
+	default:
+		s.index++
+		c := Command{ID: forgeyard.MessageID(s.arg("id", fmt.Sprintf("r%d", s.index))), At: forgeyard.WallOf(s.at), By: s.arg("by", "ana"), Body: s.body()}
+		s.index--
+		s.apply(&out, c.Encode())
+	}
+	return strings.NewReplacer(s.names...).Replace(out.String())
+}
+
+// apply applies one entry, and checks what must hold after every one.
+func (s *story) apply(out *strings.Builder, raw []byte) {
+	s.index++
+	before, hash := s.s, s.s.Hash()
+	next, r := before.ApplyEntry(s.index, s.num("entry-term", 1), raw)
+	s.last = raw
+	if before.Hash() != hash {
+		s.t.Fatalf("%s: the state before was written into", s.td.Pos)
+	}
+	again, err := DecodeState(next.Encode())
+	if err != nil || again.Hash() != next.Hash() {
+		s.t.Fatalf("%s: the state does not survive a snapshot: %v", s.td.Pos, err)
+	}
+	if err := r.Err(); err != nil && !sameButMemory(before, next) {
+		s.t.Fatalf("%s: the command was refused and changed something", s.td.Pos)
+	}
+	s.s = again // every story goes on from a snapshot
+	s.learn(r)
+	s.tell(out, before, r)
+}
+
+// sameButMemory compares two states but for the index and the memory of requests.
+func sameButMemory(a, b *State) bool {
+	x, y := *a, *b
+	x.Index, y.Index = 0, 0
+	x.Requests, x.Order = y.Requests, y.Order
+	return x.Hash() == y.Hash()
+}
+
+// learn gives names to what the entry made.
+func (s *story) learn(r Reply) {
+	if r.Err() != nil {
+		return
+	}
+	for _, m := range s.s.Members.All() {
+		s.name(string(m.Runner), m.Name)
+	}
+	if v, err := Value[Submitted](r); err == nil && s.td.Cmd == "submit" {
+		s.name(string(v.Job), s.arg("name", "j"))
+		s.name(string(v.Run), s.arg("name", "j")+".run")
+	}
+	for _, j := range s.s.Jobs.All() {
+		if j.Grant != nil {
+			s.name(string(j.ID), "job-of-"+string(j.Grant.ID))
+		}
+		name, ok := strings.CutPrefix(strings.NewReplacer(s.names...).Replace(string(j.ID)), "")
+		if !ok || j.Lease.State == "" {
+			continue
+		}
+		a := j.Lease.Authority
+		s.name(string(a.Attempt), fmt.Sprintf("%s.attempt-of-%d", name, j.Epoch))
+		s.name(string(a.Lease), fmt.Sprintf("%s.lease%d", name, j.Epoch))
+		s.held[fmt.Sprintf("%s/%d", name, j.Epoch)] = a
+	}
+}
+
+// tell prints the reply, and each line of the state that changed.
+func (s *story) tell(out *strings.Builder, before *State, r Reply) {
+	switch {
+	case r.Err() != nil:
+		fmt.Fprintf(out, "%s: %s\n", r.Kind, r.Error)
+	case len(r.Value) > 0:
+		fmt.Fprintln(out, s.value(r))
+	default:
+		fmt.Fprintln(out, "ok")
+	}
+	was, is := lines(before), lines(s.s)
+	if slices.Equal(was, is) {
+		fmt.Fprintln(out, "nothing changes")
+	}
+	for _, l := range is {
+		if !slices.Contains(was, l) {
+			fmt.Fprintln(out, " ", l)
+		}
+	}
+}
+
+func (s *story) value(r Reply) string {
+	var v any
+	var err error
+	switch s.td.Cmd {
+	case "complete":
+		var c Completed
+		c, err = Value[Completed](r)
+		v = strings.TrimSuffix(fmt.Sprintf("%s: %s", c.Verdict, c.Reason), ": ")
+	case "checkpoint":
+		var c Checkpointed
+		c, err = Value[Checkpointed](r)
+		v = fmt.Sprintf("duplicate=%v next=%v", c.Duplicate, c.Next != nil)
+	case "offer":
+		var a forgeyard.Authority
+		a, err = Value[forgeyard.Authority](r)
+		v = fmt.Sprintf("granted to %s, session %s, fence %s, attempt %s", a.Runner, a.Session, a.Fence, a.Attempt)
+	case "submit":
+		v, err = Value[Submitted](r)
+	case "join":
+		v, err = Value[Joined](r)
+	case "cancel":
+		v, err = Value[Cancelling](r)
+	case "register":
+		v, err = Value[Registered](r)
+	case "device-lease":
+		var d DeviceLeased
+		d, err = Value[DeviceLeased](r)
+		v = fmt.Sprintf("%s on %s, token %d", d.Device, d.Host, d.Token)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%+v", v)
+}
+
+// lines is the state as people read it.
+func lines(st *State) []string {
+	var out []string
+	for _, m := range st.Members.All() {
+		out = append(out, fmt.Sprintf("member %s: session %q draining=%v disabled=%v removed=%v votes=%v", m.Name, m.Session.ID, m.Draining, m.Disabled, m.Removed, m.MayVote))
+	}
+	for _, t := range st.Tokens.All() {
+		out = append(out, fmt.Sprintf("token %s: %d uses left, revoked=%v", t.ID, t.Uses, t.Revoked))
+	}
+	for _, j := range st.Jobs.All() {
+		out = append(out, jobText(j))
+		for _, k := range j.Checkpoints {
+			out = append(out, fmt.Sprintf("checkpoint %d of epoch %d: %s, %d failures", k.Seq, k.Epoch, k.State, k.Failures))
+		}
+		for _, l := range j.Late {
+			out = append(out, fmt.Sprintf("late result of epoch %d kept: %s, %s", l.Epoch, l.Outcome, l.Why))
+		}
+		r, _ := st.Runs.Get(j.Run)
+		out = append(out, fmt.Sprintf("run of %s: %s after %d events", j.ID, r.Status, r.LastSeq))
+	}
+	for _, d := range st.Devices.All() {
+		line := fmt.Sprintf("device %s: %s, %s, %s", d.ID, d.Presence, d.Health, d.Use)
+		if d.Lease != nil {
+			line += fmt.Sprintf(", token %d to %s", d.Lease.Token, d.Lease.Holder)
+		}
+		if d.Quarantine != nil {
+			line += ", quarantine: " + d.Quarantine.Reason
+		}
+		out = append(out, line)
+	}
+	u := st.Uplink
+	out = append(out, fmt.Sprintf("uplink %s, %s used of %s %s", u.State, u.Used, u.Terms.Allowance, u.Doubt))
+	for _, r := range st.Outbox.All() {
+		out = append(out, fmt.Sprintf("record %d: %s of %s, %s, fence %s", r.Seq, r.Kind, r.Grant, r.Status, r.Fence))
+	}
+	return append(out, fmt.Sprintf("outbox: sent %d, acknowledged %d; delegations taken in up to %d", st.Sent, st.Acked, st.Cursor))
+}
+
+func jobText(j Job) string {
+	b := fmt.Sprintf("job %s: %s/%s epoch %d, lease %s", j.ID, j.Status, j.Phase, j.Epoch, j.Lease.State)
+	if j.Lease.Reason != "" {
+		b += fmt.Sprintf(" (%s)", j.Lease.Reason)
+	}
+	if j.Lease.State != "" {
+		b += fmt.Sprintf(", %s", j.Attempt)
+	}
+	for _, f := range []struct {
+		set  bool
+		text string
+	}{
+		{j.Certain, "certain"}, {j.CancelAt != 0, "cancel asked"}, {j.StopKind != "", "stop=" + j.StopKind}, {j.Interruptions > 0, fmt.Sprintf("%d interruptions", j.Interruptions)},
+		{j.Retries > 0, fmt.Sprintf("%d retries", j.Retries)}, {len(j.Avoid) > 0, fmt.Sprintf("avoids %d", len(j.Avoid))}, {!j.ResumeFrom.IsZero(), "resumes"},
+		{len(j.Devices) > 0, fmt.Sprintf("%d devices", len(j.Devices))}, {j.Category != "", string(j.Category)}, {j.Reason != "", "“" + j.Reason + "”"},
+	} {
+		if f.set {
+			b += ", " + f.text
+		}
+	}
+	return b
+}
+
+func (s *story) show(out *strings.Builder) {
+	if s.arg("what", "") == "events" {
+		j, _ := s.s.Jobs.Get(s.jobID())
+		for _, e := range s.s.RunEvents(j.Run, 0) {
+			fmt.Fprintf(out, "%d %s %s %s\n", e.Seq, e.Kind, e.Status, e.Message)
+		}
+		return
+	}
+	for _, l := range lines(s.s) {
+		fmt.Fprintln(out, l)
+	}
+}
+
+// spec is a job's spec by the words of the transcript.
+func (s *story) spec() job.Spec {
+	sp := job.Spec{Title: s.arg("name", "j"), Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}
+	sp.Connectivity = job.Connectivity{Policy: job.Continuous}
+	if s.td.HasArg("protected") {
+		sp.Effects = job.EffectsProtected
+	}
+	if s.td.HasArg("resumable") {
+		sp.Resume.Mode = job.ResumeApplication
+	}
+	if s.td.HasArg("output") {
+		sp.Outputs = []job.OutputDecl{{Path: "out"}}
+	}
+	for i := range s.num("boards", 0) {
+		sp.Devices = append(sp.Devices, job.DeviceRequest{Kind: "board", As: fmt.Sprintf("d%d", i)})
+	}
+	sp = sp.Defaulted()
+	if s.td.HasArg("retry") || s.td.HasArg("budget") {
+		sp.Interruption.Retry, sp.Interruption.Budget = s.arg("retry", job.RetryResumeOrRestart), int(s.num("budget", 5))
+	}
+	return sp
+}
+
+func (s *story) result() job.Result {
+	r := job.Result{Outcome: job.Outcome(s.arg("outcome", "done")), Category: job.FailureCategory(s.arg("category", "")), Message: s.arg("message", "")}
+	if o := s.arg("output", ""); o != "" {
+		r.Outputs = []job.Output{{Path: o, Digest: cas.Sum([]byte(o)), Size: 1}}
+	}
+	return r
+}
+
+func (s *story) commit() checkpoint.Commit {
+	a := s.authority()
+	seq := int(s.num("seq", 1))
+	var copies []forgeyard.RunnerID
+	for _, m := range s.s.Members.All() {
+		copies = append(copies, m.Runner)
+	}
+	what := s.arg("bytes", fmt.Sprintf("%d/%d", a.Fence.Epoch, seq))
+	return checkpoint.Commit{
+		Seq: seq, Manifest: cas.Sum([]byte(what)), Payload: cas.Sum([]byte("payload " + what)), Marker: cas.Sum([]byte("marker " + what)), Bytes: 1,
+		Attempt: a.Attempt, Epoch: a.Fence.Epoch, Replicas: copies[:s.num("replicas", 2)], Consistency: checkpoint.Application,
+	}
+}
+
+func (s *story) runner() forgeyard.RunnerID { return forgeyard.RunnerID(s.ids[s.arg("node", "n1")]) }
+
+// body is the command of a transcript line.
+func (s *story) body() Body {
+	switch s.td.Cmd {
+	case "init":
+		id := forgeyard.NewULID(s.at, [10]byte{1})
+		s.name(id, "SITE")
+		return Init{Site: forgeyard.SiteID(id), Name: "lab", Config: sitecfg.DefaultSite(), Runner: forgeyard.RunnerID(forgeyard.NewULID(s.at, [10]byte{2})), Node: "n1", Peer: "peer-n1"}
+	case "token":
+		return TokenCreate{Token: forgeyard.TokenID(s.arg("token", "T")), Hash: [32]byte{1}, Expires: forgeyard.WallOf(s.at.Add(s.span("for"))), Uses: int(s.num("uses", 1)), MayVote: s.td.HasArg("votes")}
+	case "revoke":
+		return TokenRevoke{Token: forgeyard.TokenID(s.arg("token", "T"))}
+	case "join":
+		secret := [32]byte{1}
+		if s.td.HasArg("guess") {
+			secret[0] = 2
+		}
+		return Join{Token: forgeyard.TokenID(s.arg("token", "T")), Hash: secret, Peer: s.arg("peer", "peer"), Name: s.arg("name", "n2")}
+	case "register":
+		b := Register{Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", "")), Version: "1"}
+		if s.td.HasArg("removed") {
+			b.Runner = "nobody"
+		}
+		for i := range s.num("boards", 0) {
+			b.Caps.Devices = append(b.Caps.Devices, job.DeviceFact{ID: forgeyard.DeviceID(fmt.Sprintf("board%d", i+1)), Kind: "board"})
+		}
+		return b
+	case "member":
+		b := MemberSet{Runner: s.runner(), Cancel: s.td.HasArg("cancel")}
+		yes := s.arg("to", "true") == "true"
+		switch s.arg("set", "") {
+		case "draining":
+			b.Draining = &yes
+		case "disabled":
+			b.Disabled = &yes
+		case "removed":
+			b.Removed = &yes
+		}
+		return b
+	}
+	if b := s.work(); b != nil {
+		return b
+	}
+	return s.rest()
+}
+
+func (s *story) work() Body {
+	j, _ := s.s.Jobs.Get(s.jobID())
+	switch s.td.Cmd {
+	case "submit":
+		raw := s.spec().Canonical()
+		b := Submit{Kind: job.RunKind(s.arg("kind", "build")), Title: s.arg("name", "j"), Key: s.arg("key", ""), Spec: raw, SpecID: cas.Sum(raw)}
+		if s.td.HasArg("damaged") {
+			b.Spec = append(slices.Clone(raw), 0)
+		}
+		return b
+	case "cancel":
+		return Cancel{Job: s.jobID(), Force: s.td.HasArg("force")}
+	case "stop":
+		return Stop{Job: s.jobID(), Kind: s.arg("kind", "drain"), Reason: "asked"}
+	case "resume":
+		return Resume{Job: s.jobID()}
+	case "fail":
+		return Fail{Job: s.jobID(), Epoch: s.num("epoch", j.Epoch), Category: job.DeviceHostLost, Reason: "no device serves"}
+	case "offer":
+		m, _ := s.s.Members.Get(s.runner())
+		b := Offer{Job: s.jobID(), Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", string(m.Session.ID))), Epoch: s.num("saw", j.Epoch), Used: int64(s.span("used"))}
+		if d := s.arg("devices", ""); d != "" {
+			for _, id := range strings.Split(d, "+") {
+				b.Devices = append(b.Devices, forgeyard.DeviceID(id))
+			}
+		}
+		return b
+	case "accept":
+		return Accept{Authority: s.authority()}
+	case "reject":
+		return Reject{Authority: s.authority(), Reason: job.RejectReason(s.arg("reason", string(job.RejectPressure))), Detail: "full"}
+	case "phase":
+		return Phase{Authority: s.authority(), Phase: job.Phase(s.arg("to", "running"))}
+	case "checkpoint":
+		return Checkpoint{Authority: s.authority(), Commit: s.commit(), Continue: s.td.HasArg("continue"), Productive: s.td.HasArg("productive")}
+	case "release":
+		return Release{Authority: s.authority(), Kind: s.arg("kind", "interrupted"), Detail: "given back"}
+	case "complete":
+		return Complete{Authority: s.authority(), Message: forgeyard.MessageID(s.arg("message", "m-"+string(s.job()))), Result: s.result()}
+	case "expire":
+		return Expire{Job: s.jobID(), Lease: s.authority().Lease, Certain: s.td.HasArg("certain"), Term: s.num("term", 0)}
+	}
+	return nil
+}
+
+func (s *story) rest() Body {
+	dev := forgeyard.DeviceID(s.arg("device", "board1"))
+	switch s.td.Cmd {
+	case "device-lease":
+		b := DeviceLease{Device: forgeyard.DeviceID(s.arg("device", "")), Kind: s.arg("kind", ""), Holder: s.arg("to", "ana"), TTL: int64(time.Minute), Key: forgeyard.MessageID(s.arg("key", "k"))}
+		return b
+	case "device-release":
+		d, _ := s.s.Devices.Get(dev)
+		id := forgeyard.DeviceLeaseID(s.arg("lease", "none"))
+		if d.Lease != nil {
+			id = d.Lease.ID
+		}
+		return DeviceRelease{Lease: id, Force: s.td.HasArg("force"), Expired: s.td.HasArg("expired")}
+	case "device-reset":
+		ev := devices.Evidence{Token: s.num("token", 0), Try: int(s.num("try", 1)), OK: !s.td.HasArg("fails")}
+		if !ev.OK {
+			ev.Error = "it does not answer"
+		}
+		return DeviceReset{Device: dev, Host: s.runner(), Evidence: ev}
+	case "device":
+		return DeviceHealth{Device: dev, Action: s.arg("action", "checked"), OK: !s.td.HasArg("fails"), Reason: "looked at"}
+	case "uplink":
+		switch {
+		case s.td.HasArg("connect"):
+			return UplinkConnect{Central: Central{Peer: s.arg("connect", ""), Name: s.arg("connect", "")}, Terms: lease.UplinkTerms{SilentAfter: 10 * time.Second, Grace: 20 * time.Second, Allowance: time.Minute}}
+		case s.td.HasArg("off"):
+			return UplinkConnect{Off: true}
+		case s.td.HasArg("doubt"):
+			return UplinkObserve{Doubt: s.arg("doubt", "")}
+		}
+		return UplinkObserve{Used: int64(s.span("silent")), Contact: s.td.HasArg("contact")}
+	case "delegate":
+		raw := s.spec().Canonical()
+		d := Delegation{Seq: s.num("seq", 1), Title: "delegated", Spec: raw, SpecID: cas.Sum(raw), Cancel: s.td.HasArg("back")}
+		d.Grant = lease.Grant{ID: forgeyard.GrantID(s.arg("grant", "G1")), Term: s.num("term", 1), Policy: job.Connectivity{Policy: job.OfflineAuthorized, For: 40 * time.Second}}
+		return Delegate{From: s.num("from", d.Seq-1), To: d.Seq, Grants: []Delegation{d}}
+	case "acknowledge":
+		return OutboxAck{Upto: s.num("upto", 0)}
+	case "drill":
+		return Drill{Cut: s.td.HasArg("cut")}
+	}
+	s.t.Fatalf("%s: unknown command %s", s.td.Pos, s.td.Cmd)
+	return nil
+}
