@@ -234,8 +234,8 @@ func (c *check) resume(s Spec) {
 
 func (c *check) checkpoint(d CheckpointDecl) {
 	at := "resume.checkpoint."
-	c.between(at+"exit_code", int64(d.ExitCode), 1, 255)
-	c.between(at+"restore_reject_code", int64(d.RejectCode), 1, 255)
+	c.between(at+"exit_code", int64(d.ExitCode), 2, 125)
+	c.between(at+"restore_reject_code", int64(d.RejectCode), 2, 125)
 	if d.ExitCode == d.RejectCode {
 		c.add(at+"restore_reject_code", "%d is also the exit_code", d.RejectCode)
 	}

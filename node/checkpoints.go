@@ -25,7 +25,8 @@ type checkpointer struct {
 
 func newCheckpointer(x *execution) *checkpointer {
 	c := &checkpointer{x: x}
-	c.contract, c.invalid = checkpoint.NewContract(x.job.Spec.Resume, checkpoint.Limits{})
+	cfg := x.n.replica.State().Config
+	c.contract, c.invalid = checkpoint.NewContract(x.job.Spec.Resume, checkpoint.Limits{ResumeFailures: cfg.Interruption.ResumeFailures})
 	return c
 }
 

@@ -44,7 +44,7 @@ func openDataDir(path string) (*dataDir, error) {
 		return nil, forgeyard.E("data dir", forgeyard.Invalid, err)
 	}
 	for _, sub := range []string{"", "identity", dirRaft, dirCAS, dirWorkspaces, dirSpool, dirAgent, dirDevices} {
-		if err := os.MkdirAll(filepath.Join(abs, sub), 0o700); err != nil {
+		if err := makeDir(filepath.Join(abs, sub), modeOf(sub)); err != nil {
 			return nil, forgeyard.E("data dir", kindOfIO(err), err).WithHint("choose another with --data-dir")
 		}
 	}
@@ -64,6 +64,24 @@ func openDataDir(path string) (*dataDir, error) {
 	return &dataDir{path: abs, lock: f}, nil
 }
 
+// modeOf is who may enter a folder: workloads of the process executor run as another
+// user and must reach their workspace; nobody may list anything, and nobody reaches the
+// rest.
+func modeOf(sub string) os.FileMode {
+	if sub == "" || sub == dirWorkspaces {
+		return 0o711
+	}
+	return 0o700
+}
+
+// makeDir makes a folder, and tightens one that is there.
+func makeDir(path string, mode os.FileMode) error {
+	if err := os.MkdirAll(path, mode); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
 func readPID(f *os.File) string {
 	b := make([]byte, 32)
 	n, _ := f.ReadAt(b, 0) // a lock that nobody wrote to is still a lock
@@ -81,7 +99,9 @@ func writePID(f *os.File) error {
 	return err
 }
 
-func (d *dataDir) close() error { return d.lock.Close() }
+// close frees the lock by name before it closes the file: a child that was forked a
+// moment ago still holds a copy of the descriptor until it runs its own program.
+func (d *dataDir) close() error { return errors.Join(unlock(d.lock), d.lock.Close()) }
 
 // writeFile replaces a file durably: temp, sync, rename, sync of the folder (07§41).
 func writeFile(path string, data []byte, mode os.FileMode) error {

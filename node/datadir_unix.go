@@ -5,6 +5,7 @@ package node
 import (
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,15 @@ import (
 )
 
 func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+
+func unlock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }
+
+// listenPrivate makes a socket that only this account may open, from its first moment.
+func listenPrivate(path string) (net.Listener, error) {
+	old := unix.Umask(0o177)
+	defer unix.Umask(old)
+	return net.Listen("unix", path)
+}
 
 // kindOfIO is the kind of an error of the file system.
 func kindOfIO(err error) forgeyard.Kind {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -61,12 +62,7 @@ func (l *local) executions() []*execution {
 	for _, e := range l.running {
 		out = append(out, e)
 	}
-	slices.SortFunc(out, func(a, b *execution) int {
-		if a.authority.Lease < b.authority.Lease {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(out, func(a, b *execution) int { return cmp.Compare(a.authority.Lease, b.authority.Lease) })
 	return out
 }
 

@@ -205,7 +205,7 @@ func notEnrolled(dir string) error {
 }
 
 func (n *Node) openStore(_ context.Context, c *closers) error {
-	s, err := disk.Open(disk.Config{Dir: n.dir.join(dirCAS), Limit: int64(n.cfg.Settings.CAS.Limit), Log: n.log, Clock: n.clock})
+	s, err := disk.Open(disk.Config{Dir: n.dir.join(dirCAS), Limit: int64(n.cfg.Settings.CAS.Limit), Reserve: int64(n.cfg.Settings.CAS.Reserve), Log: n.log, Clock: n.clock})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -217,7 +218,7 @@ func (n *Node) startGossip(addr string) (*mesh.Gossip, error) {
 }
 
 func (n *Node) gossipMeta() mesh.Meta {
-	m := mesh.Meta{PeerID: n.mesh.PeerID(), Name: n.enrolment.Name, Addrs: n.mesh.Addrs(), Session: n.session}
+	m := mesh.Meta{PeerID: n.mesh.PeerID(), Name: n.enrolment.Name, Addrs: n.advertised(), Session: n.session}
 	if c := n.caps.Load(); c != nil {
 		m.Capabilities = capsDigest(*c)
 	}
@@ -259,8 +260,33 @@ func (n *Node) memberAddrs() []mesh.PeerAddr {
 	return out
 }
 
+// advertised are the addresses that others are told: those of the configuration, where it
+// has some, else those that are bound.
+func (n *Node) advertised() []string {
+	var out []string
+	for _, hp := range n.cfg.Settings.Advertise {
+		host, port, err := net.SplitHostPort(hp)
+		if err != nil {
+			n.log.Warn("an advertised address is not HOST:PORT", "address", hp)
+			continue
+		}
+		proto := "dns"
+		if ip := net.ParseIP(host); ip != nil {
+			if proto = "ip6"; ip.To4() != nil {
+				proto = "ip4"
+			}
+		}
+		base := "/" + proto + "/" + host
+		out = append(out, base+"/tcp/"+port, base+"/udp/"+port+"/quic-v1")
+	}
+	if len(out) == 0 {
+		return n.mesh.Addrs()
+	}
+	return out
+}
+
 func (n *Node) ownAddr() mesh.PeerAddr {
-	p := mesh.PeerAddr{RunnerID: n.enrolment.RunnerID, PeerID: n.mesh.PeerID(), Addrs: n.mesh.Addrs()}
+	p := mesh.PeerAddr{RunnerID: n.enrolment.RunnerID, PeerID: n.mesh.PeerID(), Addrs: n.advertised()}
 	if n.gossip != nil {
 		p.GossipAddr = n.gossip.Addr()
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"connectrpc.com/connect"
@@ -92,12 +91,9 @@ func listenUnix(path string) (net.Listener, error) {
 	if err := removeFile(path); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("unix", path)
+	l, err := listenPrivate(path)
 	if err != nil {
 		return nil, forgeyard.E("control socket", forgeyard.Unavailable, err).WithHint("a path of a unix socket has at most 107 bytes: choose a shorter --data-dir")
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(forgeyard.E("control socket", kindOfIO(err), err), l.Close())
 	}
 	return l, nil
 }

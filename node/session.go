@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
@@ -72,8 +75,30 @@ func (n *Node) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.tighten(&caps)
 	n.caps.Store(&caps)
 	return nil
+}
+
+// tighten applies what node.yaml says of this machine: bounds only lower what was probed,
+// and tools that it names are there by its word.
+func (n *Node) tighten(c *job.Capabilities) {
+	set := n.cfg.Settings
+	lower := func(has *int64, bound int64) {
+		if bound > 0 {
+			*has = min(*has, bound)
+		}
+	}
+	lower(&c.MilliCPU, int64(set.Limits.CPU))
+	lower(&c.Memory, int64(set.Limits.Memory))
+	lower(&c.Disk, int64(set.Limits.Disk))
+	c.MaxJobs = set.Limits.MaxJobs
+	for _, t := range set.Toolchains {
+		if !slices.ContainsFunc(c.Toolchains, func(k job.Toolchain) bool { return k.Name == t.Name }) {
+			c.Toolchains = append(c.Toolchains, job.Toolchain{Name: t.Name, Version: t.Version, Source: "host"})
+		}
+	}
+	slices.SortFunc(c.Toolchains, func(a, b job.Toolchain) int { return strings.Compare(a.Name, b.Name) })
 }
 
 func (n *Node) register(ctx context.Context) error {

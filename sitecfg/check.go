@@ -186,9 +186,6 @@ func (n Node) faults() []fault {
 	c.devices(n.Devices)
 	c.span("reconnect.max_backoff", n.Reconnect.MaxBackoff, time.Second, maxBackoff)
 	c.span("shutdown.grace", n.Shutdown.Grace, 0, maxShutdown)
-	c.span("retention.finalize", n.Retention.Finalize, 0, maxKeep)
-	c.span("retention.stale_workspace", n.Retention.StaleWorkspace, 0, maxKeep)
-	c.span("retention.debug_failed", n.Retention.DebugFailed, 0, maxKeep)
 	return c.faults
 }
 

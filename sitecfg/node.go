@@ -73,8 +73,6 @@ type Node struct {
 	Shutdown ShutdownConfig `yaml:"shutdown"`
 	// Log is what the daemon writes about itself.
 	Log LogConfig `yaml:"log"`
-	// Retention is how long local leftovers are kept (decision 14).
-	Retention RetentionConfig `yaml:"retention"`
 }
 
 // ProcessConfig is the account that the process executor runs work under.
@@ -111,7 +109,8 @@ type ReserveConfig struct {
 type CASConfig struct {
 	// Limit in bytes. Default 0: bounded by Reserve alone.
 	Limit Size `yaml:"limit"`
-	// Reserve is the free space below which the store takes no more. Default 1GiB.
+	// Reserve is the free space below which the store takes no more. Default 0: 2 % of
+	// the disk, at most 256MiB.
 	Reserve Size `yaml:"reserve"`
 }
 
@@ -206,16 +205,6 @@ type LogConfig struct {
 	Format string `yaml:"format" enum:"text|json"`            // default text
 }
 
-// RetentionConfig is how long local leftovers are kept.
-type RetentionConfig struct {
-	// Finalize is how long a finished attempt's workspace stays. Default 30m; 0 removes it at once.
-	Finalize time.Duration `yaml:"finalize"`
-	// StaleWorkspace is how long one that nobody owns stays. Default 1h; 0 removes it at once.
-	StaleWorkspace time.Duration `yaml:"stale_workspace"`
-	// DebugFailed keeps a failed attempt's workspace for a person. Default 0: off.
-	DebugFailed time.Duration `yaml:"debug_failed"`
-}
-
 // DefaultNode is a node of which nothing was said.
 func DefaultNode() Node {
 	return Node{
@@ -225,13 +214,11 @@ func DefaultNode() Node {
 		Executors: []string{job.HarnessSandbox},
 		Process:   ProcessConfig{UID: nobody, GID: nobody},
 		Limits:    LimitsConfig{MaxJobs: 4, Reserve: ReserveConfig{Memory: 256 << 20, Disk: 1 << 30}},
-		CAS:       CASConfig{Reserve: 1 << 30},
 		Spool:     SpoolConfig{Limit: 1 << 30},
 		Policy:    PolicyConfig{Network: job.NetworkNone},
 		Reconnect: ReconnectConfig{MaxBackoff: 30 * time.Second},
 		Shutdown:  ShutdownConfig{Grace: 30 * time.Second},
 		Log:       LogConfig{Level: "info", Format: "text"},
-		Retention: RetentionConfig{Finalize: 30 * time.Minute, StaleWorkspace: time.Hour},
 	}
 }
 

@@ -16,9 +16,8 @@ type Site struct {
 	Lease        LeaseConfig        `yaml:"lease" cbor:"1,keyasint"`
 	Voters       int                `yaml:"voters" cbor:"2,keyasint"` // wanted voters: 1, 3, 5 or 7; default 3
 	Durability   DurabilityConfig   `yaml:"durability" cbor:"3,keyasint"`
-	Uplink       UplinkConfig       `yaml:"uplink" cbor:"4,keyasint"`
-	Interruption InterruptionConfig `yaml:"interruption" cbor:"5,keyasint"`
-	Upload       UploadConfig       `yaml:"upload" cbor:"6,keyasint"`
+	Interruption InterruptionConfig `yaml:"interruption" cbor:"4,keyasint"`
+	Upload       UploadConfig       `yaml:"upload" cbor:"5,keyasint"`
 }
 
 // LeaseConfig times leases. A holder counts from its send, the granter from its
@@ -58,17 +57,6 @@ type DurabilityConfig struct {
 	AcceptFewer bool `yaml:"accept_fewer" cbor:"2,keyasint"`
 }
 
-// UplinkConfig times the uplink's states.
-type UplinkConfig struct {
-	// SilentAfter is when an uplink that says nothing counts as cut. Default 10s.
-	SilentAfter time.Duration `yaml:"silent_after" cbor:"1,keyasint"`
-	// CommitUsed is how often the used allowance is written to the log. Default 5s:
-	// a new leader may have to count that much twice.
-	CommitUsed time.Duration `yaml:"commit_used" cbor:"2,keyasint"`
-	// MaxBackoff is the longest wait between tries to reach the daemon. Default 30s.
-	MaxBackoff time.Duration `yaml:"max_backoff" cbor:"3,keyasint"`
-}
-
 // InterruptionConfig bounds what trouble from outside may cost.
 type InterruptionConfig struct {
 	// ResumeFailures of one checkpoint before it is quarantined. Default 2.
@@ -87,7 +75,6 @@ func DefaultSite() Site {
 		Lease:        LeaseConfig{TTL: 15 * time.Second, Renew: 5 * time.Second, Grace: job.DefaultGrace, Drift: 10_000},
 		Voters:       3,
 		Durability:   DurabilityConfig{Copies: 2},
-		Uplink:       UplinkConfig{SilentAfter: 10 * time.Second, CommitUsed: 5 * time.Second, MaxBackoff: 30 * time.Second},
 		Interruption: InterruptionConfig{ResumeFailures: 2},
 		Upload:       UploadConfig{Limit: 64 << 30},
 	}
@@ -129,9 +116,6 @@ func (s Site) faults() []fault {
 		c.add("voters", "%d; allowed: 1, 3, 5, 7", s.Voters)
 	}
 	c.int("durability.copies", s.Durability.Copies, 1, maxCopies)
-	c.span("uplink.silent_after", s.Uplink.SilentAfter, minTTL, maxSilence)
-	c.span("uplink.commit_used", s.Uplink.CommitUsed, minTTL, time.Minute)
-	c.span("uplink.max_backoff", s.Uplink.MaxBackoff, minTTL, maxReconcile)
 	c.int("interruption.resume_failures_per_checkpoint", s.Interruption.ResumeFailures, 1, job.MaxBudget)
 	c.size("upload.limit", s.Upload.Limit, 1<<20, maxUpload)
 	return c.faults

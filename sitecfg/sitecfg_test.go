@@ -33,7 +33,6 @@ policy: {network: site}
 reconnect: {max_backoff: 10s}
 shutdown: {grace: 1m}
 log: {level: debug, format: json}
-retention: {finalize: 5m, stale_workspace: 2h, debug_failed: 24h}
 `
 
 // TestNodeConfig: RA-354, RA-138, RA-140.
@@ -50,7 +49,7 @@ func TestNodeConfig(t *testing.T) {
 		n.Devices[0].Baud != 115200 || n.Devices[0].Reset != ResetConfig{"reset\n", "login:", 20 * time.Second},
 		n.Devices[1].Baud != 9600 || n.Devices[1].Reset.Timeout != 30*time.Second,
 		!n.Policy.Allows(job.NetworkSite) || n.Policy.Allows(job.NetworkHost) || len(n.Policy.Networks()) != 2,
-		n.Reconnect.MaxBackoff != 10*time.Second, n.Retention.DebugFailed != 24*time.Hour:
+		n.Reconnect.MaxBackoff != 10*time.Second:
 		t.Fatalf("%+v", n)
 	}
 	if err := n.Validate(); err != nil {
@@ -64,7 +63,7 @@ func TestNodeConfig(t *testing.T) {
 
 func TestNodeErrors(t *testing.T) {
 	for in, want := range map[string]string{
-		"lables: {}":                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, process, limits, cas, spool, sandbox, toolchains, devices, policy, reconnect, shutdown, log, retention (did you mean "labels"?)`,
+		"lables: {}":                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, process, limits, cas, spool, sandbox, toolchains, devices, policy, reconnect, shutdown, log (did you mean "labels"?)`,
 		"listen: 7444":                      `n.yaml:1:9: listen: 7444 is a number; a string is expected (quote it: "7444")`,
 		"listen: host":                      `n.yaml:1:9: listen: "host" has no port; HOST:PORT is expected`,
 		"listen: :70000":                    `n.yaml:1:9: listen: ":70000" has a port that is not a number below 65536; HOST:PORT is expected`,
@@ -83,7 +82,7 @@ func TestNodeErrors(t *testing.T) {
 		"devices: [{id: a, kind: serial, path: /dev/x}, {id: a, kind: serial, path: /dev/x}]": "n.yaml:1:53: devices[1].id: \"a\" is given twice\nn.yaml:1:76: devices[1].path: \"/dev/x\" is given twice; one console is one device",
 		"devices: [{id: a, kind: serial, path: /dev/x, reset: {timeout: 1h}}]":                `n.yaml:1:64: devices[0].reset.timeout: 1h0m0s is not in [100ms, 10m0s]`,
 		"devices: [{id: a, kind: gpio, path: /dev/x}]":                                        `n.yaml:1:25: devices[0].kind: "gpio" is unknown; allowed: serial`,
-		"log: {level: loud}\nretention: {finalize: 30}":                                       "n.yaml:1:14: log.level: \"loud\" is unknown; allowed: debug, info, warn, error\nn.yaml:2:23: retention.finalize: 30 is a number; a duration such as 30s or 10m is expected",
+		"log: {level: loud}\nshutdown: {grace: 30}":                                           "n.yaml:1:14: log.level: \"loud\" is unknown; allowed: debug, info, warn, error\nn.yaml:2:19: shutdown.grace: 30 is a number; a duration such as 30s or 10m is expected",
 	} {
 		_, err := ParseNode("n.yaml", []byte(in))
 		if forgeyard.KindOf(err) != forgeyard.Invalid || err.Error() != want {
@@ -118,8 +117,7 @@ func TestEffectiveTellsWhereEachValueCameFrom(t *testing.T) {
 		{"executors", "[sandbox, process]", FromEnv, "FORGEYARD_EXECUTORS"},
 		{"labels.bench", "a", FromFile, "node.yaml:4:17"},
 		{"labels.rack", "7", FromFlag, "--labels-rack"},
-		{"cas.reserve", "1GiB", FromDefault, ""},
-		{"retention.finalize", "30m0s", FromDefault, ""},
+		{"cas.reserve", "0", FromDefault, ""},
 	} {
 		if got[want.Key] != want {
 			t.Errorf("%+v, want %+v", got[want.Key], want)
@@ -158,7 +156,7 @@ func TestSiteDefaultsAndBounds(t *testing.T) {
 	if s.Lease.TTL != 9*time.Second || s.Lease.Drift != 20_000 || s.Voters != 5 || s.Durability.Copies != 2 || s.Lease.Reassign() != 9*time.Second+2*time.Minute {
 		t.Fatalf("%+v", s)
 	}
-	if d := DefaultSite(); d.Validate() != nil || d.Lease.TTL != 15*time.Second || d.Lease.Renew != 5*time.Second || d.Voters != 3 || d.Uplink.SilentAfter != 10*time.Second {
+	if d := DefaultSite(); d.Validate() != nil || d.Lease.TTL != 15*time.Second || d.Lease.Renew != 5*time.Second || d.Voters != 3 {
 		t.Fatalf("decision 19: %+v", d)
 	}
 	for in, want := range map[string]string{
@@ -169,7 +167,7 @@ func TestSiteDefaultsAndBounds(t *testing.T) {
 		"lease: {reassign_after: 1s}":    `s:1:25: lease.reassign_after: 1s is not in [15s, 24h0m0s]`,
 		"voters: 4":                      `s:1:9: voters: 4; allowed: 1, 3, 5, 7`,
 		"durability: {copies: 0}":        `s:1:22: durability.copies: 0 is not in [1, 7]`,
-		"uplink: {silent_after: 10}":     `s:1:24: uplink.silent_after: 10 is a number; a duration such as 30s or 10m is expected`,
+		"lease: {ttl: 10}":               `s:1:14: lease.ttl: 10 is a number; a duration such as 30s or 10m is expected`,
 		"durability: {accept_fewer: no}": `s:1:28: durability.accept_fewer: "no" is a string; true or false is expected`,
 	} {
 		_, err := ParseSite("s", []byte(in))
@@ -208,7 +206,7 @@ func TestSiteGetAndSet(t *testing.T) {
 
 // TestSiteEncodingIsStable: the log of an older build must decode.
 func TestSiteEncodingIsStable(t *testing.T) {
-	const golden = "a601a5011b000000037e11d600021b000000012a05f200031b0000001bf08eb000040005192710020303a2010202f404a3011b00000002540be400021b000000012a05f200031b00000006fc23ac0005a1010206a1011b0000001000000000"
+	const golden = "a501a5011b000000037e11d600021b000000012a05f200031b0000001bf08eb000040005192710020303a2010202f404a1010205a1011b0000001000000000"
 	b := DefaultSite().Encode()
 	if got := hex.EncodeToString(b); got != golden {
 		t.Fatalf("the encoding changed:\n%s", got)

@@ -76,12 +76,22 @@ func FromConnect(err error) error {
 	if !errors.As(err, &c) || errors.Is(err, io.EOF) {
 		return err // io.EOF, wrapped or not, is how a stream ends well
 	}
-	e := forgeyard.Errorf("", kindOfCode(c), "%s", c.Message())
+	e := forgeyard.E("", kindOfCode(c), errors.New(c.Message()))
 	if w := c.Meta().Get(kindHeader); w != "" {
-		e.Kind = forgeyard.ParseKind(w)
+		e.Kind, e.Err = forgeyard.ParseKind(w), answered{e.Err}
 	}
 	e.Hint = c.Meta().Get(hintHeader)
 	return e
+}
+
+// answered marks an error that the other side gave: it was reached, and this is what it
+// said. An error without it says nothing about what the other side did.
+type answered struct{ error }
+
+// Answered reports whether an error is the other side's own answer.
+func Answered(err error) bool {
+	var a answered
+	return errors.As(err, &a)
 }
 
 func kindOfCode(c *connect.Error) forgeyard.Kind {

@@ -19,8 +19,10 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -247,18 +249,8 @@ func (b *Book) ToRenew() []forgeyard.Authority {
 			out = append(out, e.authority)
 		}
 	}
-	slices.SortFunc(out, func(x, y forgeyard.Authority) int { return compare(x.Lease, y.Lease) })
+	slices.SortFunc(out, func(x, y forgeyard.Authority) int { return cmp.Compare(x.Lease, y.Lease) })
 	return out
-}
-
-func compare(a, b forgeyard.LeaseID) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // Active counts the leases that hold resources here.
@@ -418,26 +410,11 @@ func (s *stepper) refusal(j site.Job) Refusal {
 	if len(s.in.Refusing) > 0 {
 		return s.in.Refusing[0]
 	}
-	c, sp := s.in.Caps, j.Spec
-	unsupported := func(format string, args ...any) Refusal {
-		return Refusal{job.RejectUnsupportedSpec, fmt.Sprintf(format, args...)}
+	me, _ := s.in.State.Members.Get(s.in.Me)
+	if why := s.in.Caps.Lacks(j.Spec, me.Labels); len(why) > 0 {
+		return Refusal{job.RejectUnsupportedSpec, strings.Join(why, "; ")}
 	}
-	switch {
-	case sp.Requires.OS != "" && sp.Requires.OS != c.OS:
-		return unsupported("this is %s", c.OS)
-	case sp.Requires.Arch != "" && sp.Requires.Arch != c.Arch:
-		return unsupported("this is %s", c.Arch)
-	case !slices.ContainsFunc(c.Sandboxes, func(k job.SandboxCapability) bool { return k.Kind == sp.Sandbox }):
-		return Refusal{job.RejectCapabilityChanged, fmt.Sprintf("sandbox %s is not enforced here", sp.Sandbox)}
-	case sp.Network != job.NetworkNone && !slices.Contains(c.Networks, sp.Network):
-		return Refusal{job.RejectLocalPolicy, fmt.Sprintf("network %s is not allowed here", sp.Network)}
-	}
-	for _, t := range sp.Requires.Toolchains {
-		if !slices.ContainsFunc(c.Toolchains, func(k job.Toolchain) bool { return k.Name == t }) {
-			return Refusal{job.RejectCapabilityChanged, fmt.Sprintf("toolchain %s is not there", t)}
-		}
-	}
-	return s.room(sp)
+	return s.room(j.Spec)
 }
 
 // room is the hard local guard, should the placement have counted wrong (07§224).

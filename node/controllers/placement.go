@@ -145,7 +145,7 @@ func (s *stepper) candidates(j site.Job, taken map[forgeyard.RunnerID]usage, dev
 		}
 		c := Candidate{Runner: m.Runner, Name: m.Name}
 		c.Reasons = append(c.Reasons, s.unavailable(m)...)
-		c.Reasons = append(c.Reasons, cannotServe(m, j.Spec)...)
+		c.Reasons = append(c.Reasons, m.Caps.Lacks(j.Spec, m.Labels)...)
 		c.Reasons = append(c.Reasons, noRoom(m, j.Spec, taken[m.Runner])...)
 		if why := s.avoids(j, m); why != "" {
 			c.Reasons = append(c.Reasons, why)
@@ -179,51 +179,6 @@ func (s *stepper) unavailable(m site.Member) []string {
 		why = append(why, sign.Refusing...)
 	}
 	return why
-}
-
-// cannotServe compares what a spec asks with what a runner can enforce (07§30).
-func cannotServe(m site.Member, sp job.Spec) []string {
-	var why []string
-	no := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
-	if sp.Requires.OS != "" && sp.Requires.OS != m.Caps.OS {
-		no("os is %s, the job requires %s", m.Caps.OS, sp.Requires.OS)
-	}
-	if sp.Requires.Arch != "" && sp.Requires.Arch != m.Caps.Arch {
-		no("arch is %s, the job requires %s", m.Caps.Arch, sp.Requires.Arch)
-	}
-	for _, k := range sortedKeys(sp.Requires.Labels) {
-		if got := label(m, k); got != sp.Requires.Labels[k] {
-			no("label %s is %q, the job requires %q", k, got, sp.Requires.Labels[k])
-		}
-	}
-	if !slices.ContainsFunc(m.Caps.Sandboxes, func(c job.SandboxCapability) bool { return c.Kind == sp.Sandbox }) {
-		no("it cannot enforce sandbox %q", sp.Sandbox)
-	}
-	if sp.Network != job.NetworkNone && !slices.Contains(m.Caps.Networks, sp.Network) {
-		no("its policy does not allow network %q", sp.Network)
-	}
-	for _, t := range sp.Requires.Toolchains {
-		if !slices.ContainsFunc(m.Caps.Toolchains, func(c job.Toolchain) bool { return c.Name == t }) {
-			no("toolchain %q is not there", t)
-		}
-	}
-	return why
-}
-
-func label(m site.Member, k string) string {
-	if v, ok := m.Labels[k]; ok {
-		return v
-	}
-	return m.Caps.Labels[k]
-}
-
-func sortedKeys(m map[string]string) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 func noRoom(m site.Member, sp job.Spec, u usage) []string {

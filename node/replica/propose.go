@@ -2,10 +2,10 @@ package replica
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/api/wire"
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
@@ -104,7 +104,8 @@ func (p *Proposer) once(ctx context.Context, raw []byte, try int) (site.Reply, u
 	}
 	index, b, err := p.Forward(ctx, addr, raw)
 	if err != nil {
-		if ctx.Err() != nil && !errors.Is(err, context.Canceled) {
+		if !wire.Answered(err) {
+			// The call may have been cut after the leader took the command.
 			return site.Reply{}, 0, forgeyard.E("propose", forgeyard.Unknown, err)
 		}
 		return site.Reply{}, 0, err

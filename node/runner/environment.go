@@ -63,7 +63,7 @@ func (a *Attempt) protocol(m map[string]string) {
 	m["FORGEYARD_RESTORE_DIR"] = path.Join(a.view, executor.RestoreDir, payloadDir)
 	m["FORGEYARD_RESTORE_ID"] = a.task.Restore.ID.String()
 	m["FORGEYARD_RESTORE_SEQ"] = strconv.Itoa(a.restored.Seq)
-	m["FORGEYARD_RESTORE_FORMAT"] = fmt.Sprintf("%s/%d", a.restored.Format.Name, a.restored.Format.Version)
+	m["FORGEYARD_RESTORE_FORMAT"] = fmt.Sprintf("%s:%d", a.restored.Format.Name, a.restored.Format.Version)
 }
 
 // envWord makes a variable's name part of a device's name.

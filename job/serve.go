@@ -1,0 +1,59 @@
+package job
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Lacks says what keeps a machine from serving a spec, whatever else it does: empty when
+// it can enforce all that is asked (07§30). labels are the trusted ones; they stand before
+// the machine's own hints. Placement and the runner's own check both ask here, so that
+// they cannot differ (07§226).
+func (c Capabilities) Lacks(s Spec, labels map[string]string) []string {
+	var why []string
+	no := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
+	if s.Requires.OS != "" && s.Requires.OS != c.OS {
+		no("os is %s, the job requires %s", c.OS, s.Requires.OS)
+	}
+	if s.Requires.Arch != "" && s.Requires.Arch != c.Arch {
+		no("arch is %s, the job requires %s", c.Arch, s.Requires.Arch)
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.Requires.Labels)) {
+		got, ok := labels[k]
+		if !ok {
+			got = c.Labels[k]
+		}
+		if got != s.Requires.Labels[k] {
+			no("label %s is %q, the job requires %q", k, got, s.Requires.Labels[k])
+		}
+	}
+	why = append(why, c.cannotHold(s)...)
+	for _, t := range s.Requires.Toolchains {
+		if !slices.ContainsFunc(c.Toolchains, func(k Toolchain) bool { return k.Name == t }) {
+			no("toolchain %q is not there", t)
+		}
+	}
+	return why
+}
+
+// cannotHold compares what must hold the workload with what was seen to hold here.
+func (c Capabilities) cannotHold(s Spec) []string {
+	i := slices.IndexFunc(c.Sandboxes, func(k SandboxCapability) bool { return k.Kind == s.Sandbox })
+	if i < 0 {
+		return []string{fmt.Sprintf("it cannot enforce sandbox %q", s.Sandbox)}
+	}
+	var why []string
+	for _, l := range []struct {
+		name  string
+		asked int64
+	}{{"cpu", s.Resources.MilliCPU}, {"memory", s.Resources.Memory}, {"pids", s.Resources.Pids}} {
+		if l.asked > 0 && !slices.Contains(c.Sandboxes[i].Limits, l.name) {
+			why = append(why, fmt.Sprintf("its sandbox %q cannot enforce a limit of %s here", s.Sandbox, l.name))
+		}
+	}
+	if s.Network != NetworkNone && !slices.Contains(c.Networks, s.Network) {
+		why = append(why, fmt.Sprintf("its policy does not allow network %q", s.Network))
+	}
+	return why
+}
