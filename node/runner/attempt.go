@@ -259,6 +259,11 @@ func (a *Attempt) makeWorkspace(context.Context) error {
 			return err
 		}
 	}
+	if g := a.task.Spec.Guidance; g != "" {
+		if err := os.WriteFile(filepath.Join(root, executor.BinDir, guidanceFile), []byte(g), 0o644); err != nil {
+			return forgeyard.E("workspace", executor.KindOfDisk(err), err)
+		}
+	}
 	if a.run.cfg.HelperPath == "" {
 		return nil
 	}

@@ -23,7 +23,10 @@ func (a *Attempt) deliver() *verdict {
 	a.enter(job.PhaseUploading)
 	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Upload, a.cancelled)
 	defer cancel()
-	err := a.retry(ctx, "store outputs", a.capture, outputIsWrong)
+	var err error
+	if !a.task.Spec.NoCommit {
+		err = a.retry(ctx, "store outputs", a.capture, outputIsWrong)
+	}
 	if v := a.interruptedByEnd(); v != nil {
 		return v
 	}
@@ -180,7 +183,7 @@ func (a *Attempt) startFlusher() {
 			case <-clk.After(flushLook):
 			}
 			n := a.log.Unflushed()
-			if n < flushBytes && (n == 0 || clk.Now().Sub(last) < flushEvery) {
+			if n < flushBytes && (n == 0 || clk.Now().Sub(last) < flushEvery<<min(len(a.log.Chunks())/flushSlower, 10)) {
 				continue
 			}
 			ctx, cancel := a.stoppable(stop)

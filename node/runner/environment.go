@@ -33,6 +33,12 @@ func (a *Attempt) environment(s job.Step) []string {
 	m["FORGEYARD_FENCE"] = fmt.Sprintf("%s.%s.%d", a.run.cfg.Site, a.task.Authority.Attempt, a.task.Authority.Fence.Epoch)
 	m["FORGEYARD_STOP_GRACE_SECONDS"] = strconv.FormatInt(seconds(a.task.Spec.Stop.Grace), 10)
 	m["FORGEYARD_CKPT_MODE"] = string(a.task.Spec.Resume.Mode)
+	if a.task.Spec.Model != "" {
+		m["FORGEYARD_MODEL"] = a.task.Spec.Model
+	}
+	if a.task.Spec.Guidance != "" {
+		m["FORGEYARD_GUIDANCE_FILE"] = path.Join(a.view, executor.BinDir, guidanceFile)
+	}
 	for _, d := range a.devices {
 		m["FORGEYARD_DEVICE_"+envWord(d.as)] = d.bind.Inside
 	}

@@ -9,6 +9,11 @@ const (
 	pollEvery = 250 * time.Millisecond
 	// flushEvery bounds what a lost node takes of a quiet log with it.
 	flushEvery = 10 * time.Second
+	// flushSlower is after how many parts the time above doubles, so that a log of days
+	// stays within the parts that a job's record holds.
+	flushSlower = 64
+	// guidanceFile is where a spec's guidance is, in the read-only folder of programs.
+	guidanceFile = "guidance.txt"
 	// flushBytes flushes a busy log earlier: about one chunk.
 	flushBytes = 896 << 10
 	// flushLook is how often the two above are looked at.
