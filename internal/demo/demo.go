@@ -198,7 +198,7 @@ func (d *demo) end(err error) error {
 		fmt.Fprintf(d.cfg.Err, "every process was ended; the folder %s is left for a look\n", d.dir)
 		return forgeyard.Errorf("demo", forgeyard.Other, "step %q: %v", d.step, err)
 	}
-	if rerr := os.RemoveAll(d.dir); rerr != nil {
+	if rerr := d.site.Remove(); rerr != nil {
 		fmt.Fprintf(d.cfg.Err, "the folder %s stays: %v\n", d.dir, rerr)
 	}
 	if interrupted && d.step == "" {

@@ -123,7 +123,10 @@ func TestBoard(t *testing.T) {
 
 func TestCopyLibrary(t *testing.T) {
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "src")
-	for name, text := range map[string]string{"a/a.go": "package a", "a/testdata/x": "1", "cmd/go/main.go": "package main", "go.mod": "module std"} {
+	for name, text := range map[string]string{
+		"a/a.go": "package a", "a/testdata/x": "1", "a/a_test.go": "package a", "cmd/go/main.go": "package main", "go.mod": "module std",
+		"path/path_test.go": "package path", "path/filepath/x_test.go": "no", "path/testdata/deep/x": "1",
+	} {
 		p := filepath.Join(from, name)
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
 			t.Fatal(err)
@@ -133,11 +136,14 @@ func TestCopyLibrary(t *testing.T) {
 		}
 	}
 	c := copyLibrary(t.Context(), from, to)
-	if c.err != nil || c.files != 3 || c.bytes != 20 {
+	if c.err != nil || c.files != 4 || c.bytes != 32 {
 		t.Fatalf("%+v", c)
 	}
 	if _, err := os.Stat(filepath.Join(to, "cmd")); !os.IsNotExist(err) {
 		t.Errorf("the commands were copied: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(to, "a/testdata")); !os.IsNotExist(err) {
+		t.Errorf("test data of a package that is not tested was copied: %v", err)
 	}
 	if b, err := os.ReadFile(filepath.Join(to, "a/a.go")); err != nil || string(b) != "package a" {
 		t.Errorf("%q %v", b, err)

@@ -2,7 +2,9 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -383,6 +385,11 @@ func (d *demo) leaseBoard(ctx context.Context) error {
 		return err
 	}
 	d.facts.deviceLease = wordAfter(out, "lease")
+	answer, err := d.askBoard(ctx, d.facts.deviceLease, "MEASURE")
+	if err != nil {
+		return err
+	}
+	d.say("over the console, the board says to its person: %s", answer)
 	file, err := writeJob(d.dir, "board.yaml", boardJob())
 	if err != nil {
 		return err
@@ -402,6 +409,28 @@ func (d *demo) leaseBoard(ctx context.Context) error {
 	}
 	d.say("job %s waits: %s", short(j.JobId), j.HeldBack)
 	return nil
+}
+
+// askBoard speaks with the board as the holder of a lease does, through the node.
+func (d *demo) askBoard(ctx context.Context, leaseID, ask string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
+	s := d.site.Nodes[0].API.Device.Console(ctx)
+	defer func() { _ = s.CloseResponse() }() // the answer was read, or the error says why not
+	for _, m := range []*forgeyardv1.ConsoleData{{LeaseId: leaseID}, {Data: []byte(ask + "\n")}} {
+		if err := s.Send(m); err != nil && !errors.Is(err, io.EOF) { // the cause is in Receive
+			return "", err
+		}
+	}
+	var heard string
+	for !strings.Contains(heard, "\n") {
+		m, err := s.Receive()
+		if err != nil {
+			return "", fmt.Errorf("the console of %s: %w", boardID, err)
+		}
+		heard += string(m.Data)
+	}
+	return strings.TrimSpace(heard), s.CloseRequest()
 }
 
 func (d *demo) device(ctx context.Context) (*forgeyardv1.Device, error) {
@@ -462,9 +491,6 @@ func (d *demo) judgeBoard(ctx context.Context, held *forgeyardv1.Job_HeldDevice,
 	d.say("the board counted %d resets: after the person, and after the job", resets)
 	answers := strings.Count(log, boardMark)
 	d.table.add(resets == 2 && answers == 2 && strings.Contains(log, "1: 3.30 V"),
-		"a device is leased, used, and reset after each holder", "token %d; %d answers in the job's log, measurement 1 again; %d resets counted by the board; now %s and %s", tokenOf(held), answers, resets, b.Use, b.Health)
+		"a device is leased, used, and reset after each holder", "lease token %d; the job's first measurement is number 1, as the person's was; %d resets counted by the board; now %s and %s", held.GetToken(), resets, b.Use, b.Health)
 	return nil
 }
-
-// tokenOf is zero for a lease that was too short to be seen.
-func tokenOf(h *forgeyardv1.Job_HeldDevice) uint64 { return h.GetToken() }

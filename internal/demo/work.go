@@ -6,8 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -168,7 +170,21 @@ type copied struct {
 	err   error
 }
 
-// copyLibrary copies the source of the standard library: all of src but the commands.
+// wanted reports whether a file below src is part of the input: the whole library
+// without its commands, and the tests of the packages that are tested.
+func wanted(rel string) bool {
+	dir, name := path.Split(filepath.ToSlash(rel))
+	if strings.HasPrefix(dir, "cmd/") {
+		return false
+	}
+	of, _, data := strings.Cut(dir, "testdata/")
+	if !data && !strings.HasSuffix(name, "_test.go") {
+		return true
+	}
+	return slices.Contains(packages, strings.TrimSuffix(of, "/"))
+}
+
+// copyLibrary copies what is wanted of the standard library's source.
 func copyLibrary(ctx context.Context, from, to string) (c copied) {
 	in, err := filepath.EvalSymlinks(from)
 	if err != nil {
@@ -184,13 +200,14 @@ func copyLibrary(ctx context.Context, from, to string) (c copied) {
 			return forgeyard.E("copy the library", forgeyard.Other, fmt.Errorf("%w", firstOf(err, rerr)))
 		case rel == "cmd":
 			return filepath.SkipDir
-		case d.IsDir():
-			return os.MkdirAll(filepath.Join(to, rel), 0o755)
-		case !d.Type().IsRegular():
+		case d.IsDir() || !d.Type().IsRegular() || !wanted(rel):
 			return nil
 		}
 		b, err := os.ReadFile(p)
 		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, rel)), 0o755); err != nil {
 			return err
 		}
 		c.files, c.bytes = c.files+1, c.bytes+int64(len(b))

@@ -20,6 +20,7 @@ import (
 
 	"connectrpc.com/connect"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
@@ -121,6 +122,19 @@ func (s *Site) UpCentral(name string) error {
 	}
 	c.Daemon, s.Central = d, c
 	return nil
+}
+
+// Remove removes the site's folder with all that is in it. Nothing may run there.
+func (s *Site) Remove() error {
+	parts, err := filepath.Glob(filepath.Join(s.Dir, "*", "*"))
+	if err != nil {
+		return err
+	}
+	var g errgroup.Group // a store has ten thousand files, and each waits for the disk
+	for _, p := range parts {
+		g.Go(func() error { return os.RemoveAll(p) })
+	}
+	return errors.Join(g.Wait(), os.RemoveAll(s.Dir))
 }
 
 // Node finds a node by its name.

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+func TestResult(t *testing.T) {
+	for _, c := range []struct {
+		r    result
+		want string
+	}{
+		{measured("a", inMillis, 0.1, []float64{0.09, 0.05, 0.3}), "RATIO a 90ms 50ms 300ms goal <=100ms ok"},
+		{measured("b", inMillis, 3, []float64{3.1, 3.2, 1}), "RATIO b 3.1s 1s 3.2s goal <=3s short"},
+		{measured("c", inMiB, 120<<20, []float64{100 << 20}), "RATIO c 100.0MiB 100.0MiB 100.0MiB goal <=120.0MiB ok"},
+		{measured("d", inPercent, 1, nil), "RATIO d - - - goal <=1.00% absent: nothing was measured"},
+	} {
+		if got := c.r.String(); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestParseCost(t *testing.T) {
+	status := "Name:\tx y\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"
+	stat := "7 (x) y) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 9 0 1 1 1"
+	c, err := parseCost(status, "7 (x y) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 9 0 1 1 1")
+	if err != nil || c.rss != 1<<20 || c.peak != 2<<20 || c.cpu != 2*time.Second {
+		t.Errorf("%+v %v", c, err)
+	}
+	if _, err := parseCost("", stat); err == nil {
+		t.Error("a process without memory was measured")
+	}
+	if _, err := parseCost(status, "7 (x"); err == nil {
+		t.Error("a cut line was measured")
+	}
+}
+
+func TestEchoSpec(t *testing.T) {
+	if b, err := echoSpec(); err != nil || len(b) == 0 {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}

@@ -1,0 +1,134 @@
+// Command bench measures what the design promises, on the built programs as real
+// processes on this machine:
+//
+//	go run ./internal/bench -suite lease|node|all
+//
+// It ends with one line a promise, readable by a program,
+//
+//	RATIO name median min max goal <=100ms ok
+//
+// with `short` where the goal is missed and `absent: reason` where it could not be
+// measured, and exits 0 whichever it is: a number is no verdict on a change. Quote no
+// figure without what else ran: the load is printed too.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/forgeyard/forgeyard-node/internal/localsite"
+)
+
+func main() {
+	suite := flag.String("suite", "all", "lease, node or all")
+	bin := flag.String("bin", "bin", "folder of the built programs")
+	rounds := flag.Int("rounds", 5, "leaders killed")
+	jobs := flag.Int("jobs", 40, "jobs submitted")
+	keep := flag.Bool("keep-logs", false, "keep the folder with the daemons' logs")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, options{suite: *suite, bin: *bin, rounds: *rounds, jobs: *jobs, keep: *keep}); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	suite, bin   string
+	rounds, jobs int
+	keep         bool
+}
+
+// suites in the order of their running; each takes a site that has just come up.
+var suites = []struct {
+	name string
+	run  func(*bench, context.Context) error
+}{
+	{"node", (*bench).nodeSuite},
+	{"lease", (*bench).leaseSuite},
+}
+
+// bench is one run.
+type bench struct {
+	options
+	out     io.Writer
+	site    *localsite.Site
+	results []result
+}
+
+func run(ctx context.Context, o options) (err error) {
+	known := o.suite == "all"
+	for _, s := range suites {
+		known = known || s.name == o.suite
+	}
+	if !known {
+		return fmt.Errorf("there is no suite %q; lease, node and all are there", o.suite)
+	}
+	if o.rounds < 5 || o.jobs < 5 {
+		return fmt.Errorf("-rounds %d and -jobs %d: a median of fewer than 5 says nothing", o.rounds, o.jobs)
+	}
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return err
+	}
+	programs, err := localsite.FindPrograms(bin)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "forgeyard-bench-")
+	if err != nil {
+		return err
+	}
+	b := &bench{options: o, out: os.Stdout, site: localsite.New(dir, programs)}
+	fmt.Fprintf(b.out, "%s/%s, %d cores, load %s, data in %s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), load(), dir)
+	err = b.all(ctx)
+	b.site.Stop()
+	if err != nil {
+		fmt.Fprint(os.Stderr, b.site.Tails(15))
+	}
+	if o.keep {
+		fmt.Fprintf(b.out, "the daemons' logs are in %s\n", dir)
+	} else {
+		err = errors.Join(err, b.site.Remove())
+	}
+	fmt.Fprintf(b.out, "load at the end %s\n\n", load())
+	for _, r := range b.results {
+		fmt.Fprintln(b.out, r)
+	}
+	return err
+}
+
+func (b *bench) all(ctx context.Context) error {
+	if err := b.form(ctx); err != nil {
+		return err
+	}
+	for _, s := range suites {
+		if b.suite != "all" && b.suite != s.name {
+			continue
+		}
+		if err := s.run(b, ctx); err != nil {
+			return fmt.Errorf("suite %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// load is how busy the machine is, by its own word.
+func load() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.Join(strings.Fields(string(b))[:3], " ")
+}
