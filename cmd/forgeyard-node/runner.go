@@ -76,9 +76,12 @@ func runnerText(p *cli.Page, m *forgeyardv1.Member) {
 	}
 }
 
-func (a *app) runnerSet(action, short string) *cobra.Command {
+func (a *app) runnerSet(action, short string) *cobra.Command { return a.memberSet("runner", action, short) }
+
+// memberSet is a command that changes what a member may do.
+func (a *app) memberSet(noun, action, short string) *cobra.Command {
 	return a.Build(cli.Command{
-		Use: action + " ID", Short: short, Args: cobra.ExactArgs(1), Example: "  forgeyard-node runner " + action + " bench-2", Exits: []int{1, 3, 4, 5, 130},
+		Use: action + " ID", Short: short, Args: cobra.ExactArgs(1), Example: "  forgeyard-node " + noun + " " + action + " bench-2", Exits: []int{1, 3, 4, 5, 130},
 		Run: func(ctx context.Context, args []string) error {
 			c, err := a.connect(ctx)
 			if err != nil {
@@ -92,7 +95,13 @@ func (a *app) runnerSet(action, short string) *cobra.Command {
 			if m == nil {
 				m = &forgeyardv1.Member{Name: args[0]}
 			}
-			return a.Print(m, func(p *cli.Page) { p.Line("%s: %s", m.Name, work(m)) })
+			return a.Print(m, func(p *cli.Page) {
+				if action == "remove" {
+					p.Line("%s: removed", m.Name)
+					return
+				}
+				p.Line("%s: %s", m.Name, work(m))
+			})
 		},
 	})
 }

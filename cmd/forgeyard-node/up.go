@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -75,9 +77,11 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 		a.stop() // the next signal ends the process at once
 		notifySystemd(a.Getenv, "STOPPING=1")
 	})
+	log := a.logger(s.Log)
+	defer noteHangup(log)()
 	var unsaid error
 	err = node.Run(ctx, node.Config{
-		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: a.logger(s.Log), Helper: findHelper(),
+		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: log, Helper: findHelper(),
 		Ready: func(n *node.Node) {
 			if unsaid = a.ready(n.Status(ctx)); unsaid != nil {
 				cancel() // nobody can know that it runs
@@ -89,6 +93,22 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 		return forgeyard.E("up", forgeyard.Other, unsaid)
 	}
 	return err
+}
+
+// noteHangup answers SIGHUP, which would end the process out of order. The returned
+// function ends that.
+func noteHangup(log *slog.Logger) func() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGHUP)
+	go func() {
+		for range c {
+			log.Info("SIGHUP: settings are read at start; restart the node to change them")
+		}
+	}()
+	return func() {
+		signal.Stop(c)
+		close(c)
+	}
 }
 
 // ready tells that the daemon answers, and where.
