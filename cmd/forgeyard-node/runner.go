@@ -76,7 +76,9 @@ func runnerText(p *cli.Page, m *forgeyardv1.Member) {
 	}
 }
 
-func (a *app) runnerSet(action, short string) *cobra.Command { return a.memberSet("runner", action, short) }
+func (a *app) runnerSet(action, short string) *cobra.Command {
+	return a.memberSet("runner", action, short)
+}
 
 // memberSet is a command that changes what a member may do.
 func (a *app) memberSet(noun, action, short string) *cobra.Command {
