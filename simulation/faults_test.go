@@ -26,8 +26,8 @@ func TestFaults(t *testing.T) {
 		{"a late result overwrites the terminal status", "terminal-once", func(h *hooks) { h.apply = writesTwice }},
 		{"the daemon forgets which records it has", "exactly-once-upstream", func(h *hooks) { h.forgetful = true }},
 		{"a new leader counts the silence from zero", "within-allowance", func(h *hooks) { h.base = fromZero }},
-		{"a holder counts from the receipt", "holder-stops-first", func(h *hooks) { h.counted = fromReceipt }},
-		{"a deposed leader's expiry counts", "holder-stops-first", func(h *hooks) { h.apply = anyTerm }},
+		{"a holder counts from the receipt", "holder-stops-first", func(h *hooks) { h.counted, h.shape = fromReceipt, onlyMute }},
+		{"a deposed leader's expiry counts", "holder-stops-first", func(h *hooks) { h.apply, h.shape = anyTerm, onlyPause }},
 		{"a granter does not wait until it is certain", "holder-stops-first", func(h *hooks) { h.apply = alwaysCertain }},
 		{"a device's host admits any token", "device-single-holder", func(h *hooks) { h.openGate = true }},
 		{"a rule asks something outside the log", "same-state", func(h *hooks) { h.apply = impure() }},
@@ -165,6 +165,15 @@ func neverExpires(s *site.State, index, term uint64, data []byte) (*site.State, 
 	}
 	return s.ApplyEntry(index, term, data)
 }
+
+// onlyMute is a site whose only trouble is nodes that are heard no more and hear late.
+func onlyMute(s *shape) {
+	s.faults, s.lateRenew, s.calm, s.longest = []func(*sim, *node){(*sim).mute}, true, 8*time.Second, time.Minute
+	s.config.Lease.TTL, s.config.Lease.Renew = 3*time.Second, time.Second
+}
+
+// onlyPause is one whose machines stop, the leader's more often than others.
+func onlyPause(s *shape) { s.faults = []func(*sim, *node){(*sim).pause} }
 
 func fromZero(time.Duration) time.Duration { return 0 }
 

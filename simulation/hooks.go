@@ -13,6 +13,7 @@ type hooks struct {
 	apply       func(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply)
 	counted     func(n *node, sent forgeyard.Instant) forgeyard.Instant // from when a holder counts
 	base        func(used time.Duration) time.Duration                  // of a new leader's count of silence
+	shape       func(*shape)                                            // narrows a run to the company that the fault needs; nil: as drawn
 	forgetful   bool                                                    // the daemon forgets which records it has
 	openGate    bool                                                    // a device's host admits any token
 	amnesia     int                                                     // entries that a disk loses with its power, synced or not

@@ -121,7 +121,7 @@ func (s *sim) founding() []site.Body {
 func (n *node) caps() job.Capabilities {
 	c := job.Capabilities{
 		OS: "linux", Arch: "amd64", MilliCPU: 3000, Memory: 16 << 30, Disk: 200 << 30, MaxJobs: 3,
-		Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict}}, Networks: []job.Network{job.NetworkNone},
+		Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict, Limits: []string{"cpu", "memory", "pids"}}}, Networks: []job.Network{job.NetworkNone},
 	}
 	for i := range n.s.shape.devices[n.id] {
 		c.Devices = append(c.Devices, job.DeviceFact{ID: forgeyard.DeviceID(fmt.Sprintf("%s-board%d", n.name, i+1)), Kind: "board"})

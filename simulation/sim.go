@@ -102,6 +102,9 @@ func newSim(seed uint64, o Options, f hooks) *sim {
 	s.net = &network{s: s}
 	s.checks = checkers()
 	s.shape = draw(s.rng)
+	if f.shape != nil {
+		f.shape(&s.shape)
+	}
 	s.up = newCentral(s)
 	s.client.s = s
 	return s
