@@ -1,0 +1,79 @@
+//go:build linux
+
+package runner
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/golden"
+)
+
+// TestStateFileOfVersion1: the process after an upgrade must find, and end, what the one
+// before it started, and deliver what that one finished (07§94, 07§249).
+func TestStateFileOfVersion1(t *testing.T) {
+	var want state
+	golden.Fill(t, &want)
+	want.Version = stateVersion
+	today, err := json.MarshalIndent(want, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "a-1"+stateSuffix)
+	was := golden.Text(t, "testdata/state-v1.json", append(today, '\n'))
+	if err := os.WriteFile(name, was, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readState(name); err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%+v %v", got, err)
+	}
+	other := bytes.Replace(was, []byte(`"version": 1`), []byte(`"version": 2`), 1)
+	if err := os.WriteFile(name, other, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readState(name); forgeyard.KindOf(err) != forgeyard.Invalid {
+		t.Fatalf("a file of version 2: %v", err)
+	}
+}
+
+// FuzzReadState: whatever stands in a state file, it is a state or an error, and a state
+// is written and read as the same.
+func FuzzReadState(f *testing.F) {
+	if b, err := os.ReadFile("testdata/state-v1.json"); err == nil {
+		f.Add(b)
+	}
+	f.Add([]byte(`{"version":1}`))
+	f.Add([]byte(`{"version":1,"authority":{"Fence":{"Epoch":18446744073709551615}},"grants":[{}]}`))
+	name := filepath.Join(f.TempDir(), "a-1"+stateSuffix)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := readState(name)
+		if err != nil {
+			if k := forgeyard.KindOf(err); k != forgeyard.Corrupt && k != forgeyard.Invalid {
+				t.Fatal(err)
+			}
+			return
+		}
+		again, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, again, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		second, err := readState(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := json.Marshal(second); err != nil || !bytes.Equal(b, again) {
+			t.Fatalf("%v: %s, then %s", err, again, b)
+		}
+	})
+}
