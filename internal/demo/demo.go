@@ -54,7 +54,6 @@ type facts struct {
 	boardGrant   string
 	verifyGrant  string
 	verify       string // job id at the site
-	inputDigest  string
 	cutIndex     uint64 // the log when the link was cut
 	runner       *localsite.Node
 	treePID      int
