@@ -24,6 +24,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/api/render"
+	"github.com/forgeyard/forgeyard-node/internal/strictyaml"
 )
 
 // Shell is one invocation of a program.
@@ -86,7 +87,7 @@ func (s *Shell) Build(c Command) *cobra.Command {
 	}
 	out.Args = func(cmd *cobra.Command, words []string) error {
 		if err := args(cmd, words); err != nil {
-			return usage(cmd, "%s: %s", cmd.UseLine(), strings.ReplaceAll(err.Error(), "arg(s)", "arguments"))
+			return usage(cmd, "%s: %s", cmd.Use, strings.ReplaceAll(err.Error(), "arg(s)", "arguments"))
 		}
 		return nil
 	}
@@ -145,7 +146,7 @@ func (s *Shell) Execute(ctx context.Context, root *cobra.Command, args []string)
 	if err != nil && !s.started && forgeyard.KindOf(err) == forgeyard.Other {
 		err = forgeyard.E("", forgeyard.Invalid, err).WithHint("see: %s --help", s.Program) // cobra's own: the command line is wrong
 	}
-	if errors.Is(err, context.Canceled) && forgeyard.KindOf(err) == forgeyard.Other {
+	if err != nil && ctx.Err() != nil && strings.HasSuffix(err.Error(), context.Canceled.Error()) {
 		err = forgeyard.E("", forgeyard.Interrupted, errors.New("interrupted"))
 	}
 	s.report(err)
@@ -182,8 +183,7 @@ func (s *Shell) report(err error) {
 	if err == nil || errors.As(err, &q) {
 		return
 	}
-	// A file with several faults has one line for each.
-	for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {
+	for _, line := range lines(err) {
 		fmt.Fprintf(s.Err, "%s: %s\n", s.Program, line)
 	}
 	if !s.Verbose {
@@ -197,6 +197,24 @@ func (s *Shell) report(err error) {
 		}
 		fmt.Fprintf(s.Err, "  %d: %T%s: %s\n", depth, err, kind, strings.ReplaceAll(err.Error(), "\n", "; "))
 		err = errors.Unwrap(err)
+	}
+}
+
+// lines is one line, but for a file with several faults: that has one for each.
+func lines(err error) []string {
+	text := strings.TrimSpace(err.Error())
+	var file strictyaml.Problems
+	if errors.As(err, &file) {
+		return strings.Split(text, "\n")
+	}
+	text = strings.Join(strings.Fields(text), " ") // libraries list what they tried
+	// What failed here and far away may have one name: it is said once.
+	for {
+		op, rest, ok := strings.Cut(text, ": ")
+		if !ok || !strings.HasPrefix(rest, op+": ") {
+			return []string{text}
+		}
+		text = rest
 	}
 }
 
