@@ -1,0 +1,353 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
+)
+
+// rig is a site of one runner, its agent, and a clock that the test moves.
+type rig struct {
+	t     *testing.T
+	s     *site.State
+	index uint64
+	now   forgeyard.Instant
+	book  *Book
+	in    Input
+	at    time.Time
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t, s: &site.State{}, now: forgeyard.Instant(time.Hour), book: NewBook(), at: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
+	caps := job.Capabilities{
+		OS: "linux", Arch: "amd64", MilliCPU: 2000, Memory: 8 << 30, Disk: 100 << 30, MaxJobs: 2,
+		Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict, Limits: []string{"cpu", "memory", "pids"}}},
+		Devices:   []job.DeviceFact{{ID: "board", Kind: "board"}},
+	}
+	r.in = Input{Me: "R1", Session: "S1", Caps: caps}
+	id := forgeyard.SiteID(forgeyard.NewULID(r.at, [10]byte{1}))
+	r.apply(site.Init{Site: id, Name: "lab", Config: sitecfg.DefaultSite(), Runner: "R1", Node: "n1", Peer: "p1"})
+	r.apply(site.UplinkConnect{Central: site.Central{Peer: "central"}, Terms: lease.DefaultUplinkTerms()})
+	r.apply(site.Register{Runner: "R1", Session: "S1", Caps: caps})
+	return r
+}
+
+func (r *rig) apply(b site.Body) site.Reply {
+	r.t.Helper()
+	r.index++
+	next, reply := r.s.Apply(r.index, site.Command{ID: forgeyard.MessageID(fmt.Sprint("r", r.index)), At: forgeyard.WallOf(r.at), By: "ana", Body: b}.Encode())
+	if err := reply.Err(); err != nil {
+		r.t.Fatalf("%T: %v", b, err)
+	}
+	r.s = next
+	return reply
+}
+
+// step looks, and says in words what the agent wishes; upkeep of devices is left out.
+func (r *rig) step() string {
+	r.in.State = r.s
+	effects, wake := Step(r.now, r.in, r.book)
+	if wake <= r.now {
+		r.t.Fatalf("the agent asks to be woken at %d, now is %d", wake, r.now)
+	}
+	var out []string
+	for _, e := range effects {
+		switch e := e.(type) {
+		case ResetDevice, CheckDevice:
+		case Kill:
+			out = append(out, "kill: "+e.Why)
+		case Reject:
+			out = append(out, fmt.Sprintf("reject %s: %s", e.Reason, e.Detail))
+		case Stop:
+			out = append(out, "stop "+e.Kind)
+		default:
+			out = append(out, strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", e), "agent.")))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func (r *rig) want(what string) {
+	r.t.Helper()
+	if got := r.step(); got != what {
+		r.t.Fatalf("the agent wishes %q, %q is due", got, what)
+	}
+}
+
+func (r *rig) after(d time.Duration) { r.now = r.now.Add(d) }
+
+func (r *rig) submit(change func(*job.Spec)) forgeyard.JobID {
+	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Connectivity: job.Connectivity{Policy: job.Continuous}}
+	if change != nil {
+		change(&sp)
+	}
+	raw := sp.Defaulted().Canonical()
+	v, err := site.Value[site.Submitted](r.apply(site.Submit{Kind: job.Build, Spec: raw, SpecID: cas.Sum(raw)}))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return v.Job
+}
+
+func (r *rig) offer(id forgeyard.JobID) forgeyard.Authority {
+	r.t.Helper()
+	j, _ := r.s.Jobs.Get(id)
+	m, _ := r.s.Members.Get("R1")
+	a, err := site.Value[forgeyard.Authority](r.apply(site.Offer{Job: id, Runner: "R1", Session: m.Session.ID, Epoch: j.Epoch}))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return a
+}
+
+func (r *rig) delegate() forgeyard.JobID {
+	sp := job.Spec{Title: "d", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted()
+	raw := sp.Canonical()
+	g := lease.Grant{ID: "G", Term: 1, Policy: job.Connectivity{Policy: job.OfflineAuthorized, For: time.Minute}}
+	r.apply(site.Delegate{To: 1, Grants: []site.Delegation{{Seq: 1, Grant: g, Spec: raw, SpecID: cas.Sum(raw)}}})
+	for id := range r.s.Open.All() {
+		return id
+	}
+	r.t.Fatal("no job")
+	return ""
+}
+
+// running brings a job to where it runs, accepted by a request sent now.
+func (r *rig) running(id forgeyard.JobID) forgeyard.Authority {
+	r.t.Helper()
+	a := r.offer(id)
+	r.want("accept")
+	sent := r.now
+	r.apply(site.Accept{Authority: a})
+	r.book.Accepted(a.Lease, sent)
+	r.want("start")
+	return a
+}
+
+// E08: one lease starts one execution, however often it is seen (RA-258).
+func TestOneStart(t *testing.T) {
+	r := newRig(t)
+	r.want("")
+	a := r.running(r.submit(nil))
+	for range 3 {
+		r.want("")
+	}
+	r.book.Over(a.Lease)
+	r.want("")
+	if r.book.Active() != 0 {
+		t.Fatal("what is over holds nothing")
+	}
+}
+
+// E06: a restarted agent revives nothing. A new process begins with an empty book and
+// another session; and in the same session, a lease that the log calls accepted and that
+// the book does not know starts only once a renewal has given it a deadline.
+func TestNothingStartsWithoutADeadline(t *testing.T) {
+	r := newRig(t)
+	a := r.offer(r.submit(nil))
+	r.apply(site.Accept{Authority: a})
+	r.want("")
+	if got := r.book.ToRenew(); len(got) != 1 || got[0] != a || !r.book.Deadline(a.Lease).IsZero() {
+		t.Fatalf("it must be renewed, and has no deadline: %v", got)
+	}
+	r.book.Renewed(a.Lease, r.now, lease.Wait, -1)
+	r.want("")
+	r.book.Renewed(a.Lease, r.now, lease.Continue, -1)
+	r.want("start")
+
+	r.book, r.in.Session = NewBook(), "S2"
+	r.want("")
+	r.apply(site.Register{Runner: "R1", Session: "S2", Caps: r.in.Caps})
+	r.want("")
+}
+
+// The holder counts from its own send, and stops at its deadline whatever it hears or
+// does not hear; one that slept knows it when it wakes (RA-115 to 117).
+func TestDeadline(t *testing.T) {
+	r := newRig(t)
+	a := r.running(r.submit(nil))
+	r.after(10 * time.Second)
+	sent := r.now
+	r.after(4 * time.Second)
+	r.book.Renewed(a.Lease, sent, lease.Continue, -1)
+	if d := r.book.Deadline(a.Lease); d != sent.Add(15*time.Second) {
+		t.Fatalf("the deadline is %s after the send", d.Sub(sent))
+	}
+	r.after(10*time.Second + 999*time.Millisecond)
+	r.want("")
+	r.after(time.Hour)
+	r.want("kill: its lease is over: nothing was heard in time")
+	r.book.Renewed(a.Lease, r.now, lease.Continue, -1)
+	r.want("")
+	if len(r.book.ToRenew()) != 0 {
+		t.Fatal("what was killed is not renewed")
+	}
+}
+
+// Answers come in any order: the one that was sent last holds, bound and all; stale is
+// for good.
+func TestAnswersOutOfOrder(t *testing.T) {
+	r := newRig(t)
+	a := r.running(r.submit(nil))
+	first, second := r.now.Add(time.Second), r.now.Add(3*time.Second)
+	r.after(4 * time.Second)
+	r.book.Renewed(a.Lease, second, lease.Continue, 5*time.Second)
+	r.book.Renewed(a.Lease, first, lease.Continue, time.Hour)
+	if d := r.book.Deadline(a.Lease); d != second.Add(5*time.Second) {
+		t.Fatalf("the deadline is %s after the later send", d.Sub(second))
+	}
+	r.book.Renewed(a.Lease, second, lease.Stale, -1)
+	r.book.Renewed(a.Lease, r.now, lease.Continue, -1)
+	r.want("kill: its lease is over: nothing was heard in time")
+}
+
+// within-allowance: delegated work never runs before somebody has said how much of the
+// central daemon's authority is left; neither after an acceptance nor in place.
+func TestDelegatedWaitsForItsBound(t *testing.T) {
+	r := newRig(t)
+	a := r.offer(r.delegate())
+	r.want("accept")
+	r.apply(site.Accept{Authority: a})
+	r.book.Accepted(a.Lease, r.now)
+	r.want("")
+	r.book.Renewed(a.Lease, r.now, lease.Continue, 7*time.Second)
+	r.want("start")
+	if d := r.book.Deadline(a.Lease); d != r.now.Add(7*time.Second) {
+		t.Fatalf("it may run for %s", d.Sub(r.now))
+	}
+	j, _ := r.s.Jobs.Get(a.Job)
+	next := j.Lease
+	next.Authority.Lease, next.Authority.Fence.Epoch = "next", 2
+	r.book.Granted(next, job.Resources{}, r.now)
+	if !r.book.Deadline("next").IsZero() {
+		t.Fatal("the next epoch has a deadline that no renewal gave")
+	}
+}
+
+// E09, K14: a lease that the log ended is killed here; one that our own copy of the log
+// has not seen yet is not.
+func TestTheLogEndsIt(t *testing.T) {
+	r := newRig(t)
+	a := r.running(r.submit(nil))
+	r.apply(site.Expire{Job: a.Job, Lease: a.Lease})
+	r.want("kill: the log says that its lease ended")
+	r.want("")
+
+	other := r.submit(nil)
+	b := r.offer(other)
+	r.apply(site.Reject{Authority: b, Reason: job.RejectPressure})
+	ahead := b
+	ahead.Lease, ahead.Fence.Epoch = "ahead", 9
+	r.book.Granted(lease.Lease{Authority: ahead, Policy: lease.Policy{Policy: job.Continuous}, Terms: lease.DefaultTerms()}, job.Resources{}, r.now)
+	r.want("")
+	if r.book.Deadline("ahead").IsZero() {
+		t.Fatal("an epoch that our copy of the log has not reached was dropped")
+	}
+}
+
+// K10: a cancellation that comes while unstarted is applied before the start; while
+// running, once.
+func TestCancel(t *testing.T) {
+	r := newRig(t)
+	a := r.offer(r.submit(nil))
+	r.want("accept")
+	r.apply(site.Accept{Authority: a})
+	r.apply(site.Cancel{Job: a.Job})
+	r.book.Accepted(a.Lease, r.now)
+	r.want("cancel")
+	r.want("")
+
+	b := r.running(r.submit(nil))
+	r.apply(site.Cancel{Job: b.Job})
+	r.want("cancel")
+	r.want("")
+}
+
+// E29: a drain asks for what runs to be given back; it is asked once.
+func TestStop(t *testing.T) {
+	r := newRig(t)
+	r.running(r.submit(nil))
+	yes := true
+	r.apply(site.MemberSet{Runner: "R1", Draining: &yes, Cancel: true})
+	r.want("stop drain")
+	r.want("")
+}
+
+// Whatever placement thought, the runner looks again (RA-226), before any work (RA-034).
+func TestReject(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*job.Spec)
+		prep   func(*rig)
+		want   string
+	}{
+		"os":       {func(s *job.Spec) { s.Requires.OS = "darwin" }, nil, "reject unsupported_spec: os is linux, the job requires darwin"},
+		"cpu":      {func(s *job.Spec) { s.Resources.MilliCPU = 3000 }, nil, "reject resource_pressure: 0 of 2000 thousandths of a core are taken, the job asks for 3000"},
+		"disk":     {func(s *job.Spec) { s.Resources.Disk = 200 << 30 }, nil, "reject disk_insufficient: 0 of 107374182400 bytes of disk are taken, the job asks for 214748364800"},
+		"draining": {nil, func(r *rig) { r.in.Refusing = []Refusal{{job.RejectDraining, "this node drains"}} }, "reject draining: this node drains"},
+		"full": {nil, func(r *rig) {
+			r.running(r.submit(func(s *job.Spec) { s.Resources.MilliCPU = 100 }))
+			r.running(r.submit(func(s *job.Spec) { s.Resources.MilliCPU = 100 }))
+		}, "reject resource_pressure: 2 jobs run here, the bound is 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			if c.prep != nil {
+				c.prep(r)
+			}
+			r.offer(r.submit(c.change))
+			r.want(c.want)
+		})
+	}
+}
+
+// Upkeep of devices is asked for once for each time that the log wants it; and a doubt
+// that came between two looks is a new time.
+func TestDeviceUpkeep(t *testing.T) {
+	r := newRig(t)
+	count := func() (checks, resets int) {
+		r.in.State = r.s
+		effects, _ := Step(r.now, r.in, r.book)
+		for _, e := range effects {
+			switch e.(type) {
+			case CheckDevice:
+				checks++
+			case ResetDevice:
+				resets++
+			}
+		}
+		return checks, resets
+	}
+	wants := func(checks, resets int) {
+		t.Helper()
+		if c, n := count(); c != checks || n != resets {
+			t.Fatalf("%d checks and %d resets, %d and %d are due", c, n, checks, resets)
+		}
+	}
+	wants(1, 0)
+	wants(0, 0)
+	r.book.NotReported("board")
+	wants(1, 0)
+	r.apply(site.DeviceHealth{Device: "board", Action: "checked", OK: true})
+	r.apply(site.Register{Runner: "R1", Session: "S2", Caps: r.in.Caps}) // it is doubted before we look
+	wants(1, 0)
+	r.apply(site.DeviceHealth{Device: "board", Action: "checked", OK: true})
+	wants(0, 0)
+	d, err := site.Value[site.DeviceLeased](r.apply(site.DeviceLease{Device: "board", Holder: "ana", TTL: int64(time.Minute), Key: "k"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.apply(site.DeviceRelease{Lease: d.Lease})
+	wants(0, 1)
+	wants(0, 0)
+	r.apply(site.DeviceReset{Device: "board", Host: "R1", Evidence: devices.Evidence{Token: d.Token, Try: 1, Error: "no answer"}})
+	wants(0, 1)
+}

@@ -1,0 +1,366 @@
+package controllers
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
+)
+
+// rig is a site of two runners and its leader, and a clock that the test moves.
+type rig struct {
+	t     *testing.T
+	s     *site.State
+	index uint64
+	at    time.Time
+	now   forgeyard.Instant
+	in    Input
+	r     [2]forgeyard.RunnerID
+}
+
+var terms = lease.UplinkTerms{SilentAfter: 10 * time.Second, Grace: 10 * time.Second, Allowance: 2 * time.Minute}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t, s: &site.State{}, at: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC), now: forgeyard.Instant(time.Hour)}
+	r.r[0] = forgeyard.RunnerID(forgeyard.NewULID(r.at, [10]byte{})) // before the other
+	r.apply(site.Init{Site: forgeyard.SiteID(forgeyard.NewULID(r.at, [10]byte{1})), Name: "lab", Config: sitecfg.DefaultSite(), Runner: r.r[0], Node: "n1", Peer: "p1"})
+	r.apply(site.TokenCreate{Token: "T", Expires: forgeyard.WallOf(r.at.Add(time.Hour)), Uses: 1, MayVote: true})
+	v, err := site.Value[site.Joined](r.apply(site.Join{Token: "T", Peer: "p2", Name: "n2"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.r[1] = v.Runner
+	r.apply(site.UplinkConnect{Central: site.Central{Peer: "central"}, Terms: terms})
+	for i, id := range r.r {
+		r.apply(site.Register{Runner: id, Session: forgeyard.SessionID(fmt.Sprint("S", i+1)), Caps: job.Capabilities{
+			OS: "linux", Arch: "amd64", MilliCPU: 2000, Memory: 8 << 30, Disk: 100 << 30, MaxJobs: 2,
+			Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict, Limits: []string{"cpu", "memory", "pids"}}},
+		}})
+	}
+	r.elect()
+	return r
+}
+
+// elect makes a new leader, who remembers nothing.
+func (r *rig) elect() { r.in = Input{Mem: NewMemory(r.now), Term: 7} }
+
+func (r *rig) apply(b site.Body) site.Reply {
+	r.t.Helper()
+	r.index++
+	next, reply := r.s.ApplyEntry(r.index, 7, site.Command{ID: forgeyard.MessageID(fmt.Sprint("r", r.index)), At: forgeyard.WallOf(r.at), By: "ana", Body: b}.Encode())
+	if err := reply.Err(); err != nil {
+		r.t.Fatalf("%T: %v", b, err)
+	}
+	r.s = next
+	return reply
+}
+
+func (r *rig) after(d time.Duration) { r.now = r.now.Add(d) }
+
+// hello is a sign of life of both runners.
+func (r *rig) hello() {
+	for i, id := range r.r {
+		r.in.Mem.Hello(id, Sign{Session: forgeyard.SessionID(fmt.Sprint("S", i+1)), At: r.now})
+	}
+}
+
+// step looks, and says in words what the leader wishes.
+func (r *rig) step() string {
+	r.in.State = r.s
+	effects, wake := Step(r.now, r.in)
+	if wake <= r.now {
+		r.t.Fatalf("the leader asks to be woken at %d, now is %d", wake, r.now)
+	}
+	var out []string
+	for _, e := range effects {
+		switch e := e.(type) {
+		case Propose:
+			switch b := e.Body.(type) {
+			case site.Offer:
+				m, _ := r.s.Members.Get(b.Runner)
+				out = append(out, "offer to "+m.Name)
+			case site.Expire:
+				out = append(out, fmt.Sprintf("expire certain=%v term=%d", b.Certain, b.Term))
+			case site.Stop:
+				out = append(out, "stop "+b.Kind)
+			default:
+				out = append(out, fmt.Sprintf("%T", b))
+			}
+		case SetVoter:
+			m, _ := r.s.Members.Get(e.Runner)
+			out = append(out, fmt.Sprintf("%s becomes %s", m.Name, e.Role))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func (r *rig) want(what string) {
+	r.t.Helper()
+	if got := r.step(); got != what {
+		r.t.Fatalf("the leader wishes %q, %q is due", got, what)
+	}
+}
+
+// obey proposes what the leader wishes.
+func (r *rig) obey() {
+	r.in.State = r.s
+	effects, _ := Step(r.now, r.in)
+	for _, e := range effects {
+		if p, ok := e.(Propose); ok {
+			r.apply(p.Body)
+			if x, ok := p.Body.(site.Expire); ok {
+				r.in.Mem.Settled(x.Lease)
+			}
+		}
+	}
+}
+
+func (r *rig) spec(change func(*job.Spec)) (raw []byte) {
+	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Connectivity: job.Connectivity{Policy: job.Continuous}}
+	if change != nil {
+		change(&sp)
+	}
+	return sp.Defaulted().Canonical()
+}
+
+func (r *rig) submit(change func(*job.Spec)) forgeyard.JobID {
+	raw := r.spec(change)
+	v, err := site.Value[site.Submitted](r.apply(site.Submit{Kind: job.Build, Spec: raw, SpecID: cas.Sum(raw)}))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return v.Job
+}
+
+func (r *rig) delegate(p job.Connectivity) forgeyard.JobID {
+	raw := r.spec(nil)
+	r.apply(site.Delegate{To: 1, Grants: []site.Delegation{{Seq: 1, Grant: lease.Grant{ID: "G", Term: 1, Policy: p}, Spec: raw, SpecID: cas.Sum(raw)}}})
+	for id := range r.s.Open.All() {
+		return id
+	}
+	return ""
+}
+
+// held brings a job to where a runner holds it.
+func (r *rig) held(id forgeyard.JobID) forgeyard.Authority {
+	r.t.Helper()
+	r.hello()
+	r.obey()
+	j, _ := r.s.Jobs.Get(id)
+	if !j.Lease.Live() {
+		r.t.Fatalf("it was offered to nobody: %s", j.Status)
+	}
+	r.apply(site.Accept{Authority: j.Lease.Authority})
+	r.want("")
+	return j.Lease.Authority
+}
+
+func (r *rig) renew(a forgeyard.Authority) RenewalAnswer {
+	r.in.State = r.s
+	return r.in.Mem.Renew(r.now, r.in, []Renewal{{Authority: a}})[0]
+}
+
+func TestPlacement(t *testing.T) {
+	r := newRig(t)
+	r.submit(nil)
+	r.want("") // nobody was heard
+	r.hello()
+	r.want("offer to n1")
+	r.after(16 * time.Second)
+	r.want("") // three renewals were missed
+	r.hello()
+	r.submit(nil)
+	r.submit(nil)
+	r.submit(nil)
+	r.submit(nil)
+	r.want("offer to n1, offer to n2, offer to n1, offer to n2") // within a step, what is offered counts as taken
+	yes := true
+	r.apply(site.MemberSet{Runner: r.r[0], Disabled: &yes})
+	r.want("offer to n2, offer to n2")
+	r.in.Mem.Hello(r.r[1], Sign{Session: "S2", At: r.now, Refusing: []string{"pressure: disk"}})
+	r.want("")
+	j, _ := r.s.Jobs.Get(bySubmission(r.s)[0])
+	held, all := Explain(r.now, r.in, j)
+	if held != "" || len(all) != 2 || fmt.Sprint(all[0].Reasons) != "[disabled]" || fmt.Sprint(all[1].Reasons) != "[pressure: disk]" {
+		t.Fatalf("%q %+v", held, all)
+	}
+}
+
+// A runner that refused a job does not get it again at once; another does.
+func TestAvoid(t *testing.T) {
+	r := newRig(t)
+	id := r.submit(nil)
+	r.hello()
+	r.obey()
+	j, _ := r.s.Jobs.Get(id)
+	r.apply(site.Reject{Authority: j.Lease.Authority, Reason: job.RejectPressure})
+	r.want("offer to n2")
+	yes := true
+	r.apply(site.MemberSet{Runner: r.r[1], Disabled: &yes})
+	r.want("")
+	r.after(patience)
+	r.want("offer to n1")
+}
+
+// The granter waits longer than the holder (decision 1); an offer is nobody's yet, so
+// the job's policy does not stretch it; a new leader counts the whole length anew.
+func TestExpiry(t *testing.T) {
+	r := newRig(t)
+	id := r.submit(func(s *job.Spec) { s.Connectivity = job.Connectivity{Policy: job.Grace, For: time.Minute} })
+	r.hello()
+	r.obey()
+	r.want("")
+	r.after(15*time.Second + 249*time.Millisecond)
+	r.want("")
+	r.after(time.Millisecond)
+	r.want("expire certain=false term=7")
+	r.obey()
+	a := r.held(id)
+	r.after(75*time.Second + 849*time.Millisecond) // (15 s + 60 s) × 1.01 + 100 ms, less a moment
+	r.want("")
+	r.elect()
+	r.want("")
+	r.after(time.Millisecond)
+	r.want("")
+	r.after(75*time.Second + 850*time.Millisecond)
+	r.want("expire certain=false term=7")
+	if got := r.renew(a); got.Answer != lease.Stale {
+		t.Fatalf("an expiry is proposed, and a renewal is answered %s", got.Answer)
+	}
+	r.in.Mem.Settled(a.Lease)
+	if got := r.renew(a); got.Answer != lease.Continue {
+		t.Fatalf("it was not committed after all, and a renewal is answered %s: %s", got.Answer, got.Reason)
+	}
+	r.after(75*time.Second + 849*time.Millisecond)
+	r.want("")
+}
+
+// With protected effects nothing follows the doubt until the stop is certain.
+func TestCertain(t *testing.T) {
+	r := newRig(t)
+	id := r.submit(func(s *job.Spec) { s.Effects = job.EffectsProtected })
+	a := r.held(id)
+	r.after(15*time.Second + 250*time.Millisecond)
+	r.hello()
+	r.obey()
+	r.want("")
+	if got := r.renew(a); got.Answer != lease.Stale {
+		t.Fatalf("a lease that ended is answered %s", got.Answer)
+	}
+	r.after(2*time.Second - time.Millisecond)
+	r.want("")
+	r.after(time.Millisecond)
+	r.want("expire certain=true term=7")
+	r.obey()
+	r.hello()
+	r.want("offer to n1")
+}
+
+// K14: the same session reconnects before the end: Continue, and no second epoch; after
+// it: Stale.
+func TestRenew(t *testing.T) {
+	r := newRig(t)
+	id := r.submit(nil)
+	a := r.held(id)
+	for range 5 {
+		r.after(14 * time.Second)
+		if got := r.renew(a); got.Answer != lease.Continue || got.Left != -1 {
+			t.Fatalf("%+v", got)
+		}
+		r.want("")
+	}
+	wrong := a
+	wrong.Fence.Epoch++
+	if got := r.renew(wrong); got.Answer != lease.Stale {
+		t.Fatalf("%+v", got)
+	}
+	wrong = a
+	wrong.Job = "nothing"
+	if got := r.renew(wrong); got.Answer != lease.Stale {
+		t.Fatalf("%+v", got)
+	}
+	r.apply(site.Cancel{Job: id})
+	if got := r.renew(a); got.Answer != lease.Cancel {
+		t.Fatalf("%+v", got)
+	}
+	r.apply(site.Register{Runner: a.Runner, Session: "another"})
+	if got := r.renew(a); got.Answer != lease.Stale {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// within-allowance: nothing delegated starts before the silence is known, nor close to
+// the end of the grant; what runs is asked to stop in time, and every renewal says how
+// much is left. A leader that does not know yet takes nothing away.
+func TestAuthority(t *testing.T) {
+	r := newRig(t)
+	id := r.delegate(job.Connectivity{Policy: job.OfflineAuthorized, For: 100 * time.Second})
+	r.hello()
+	r.want("")
+	r.in.Known, r.in.Used = true, 71*time.Second // the stop may take 30 s, but at most a quarter of 100 s
+	r.want("offer to n1")
+	r.in.Used = 75 * time.Second
+	r.want("")
+	r.in.Used = 0
+	a := r.held(id)
+	r.in.Used = 60 * time.Second
+	if got := r.renew(a); got.Answer != lease.Continue || got.Left != 40*time.Second {
+		t.Fatalf("%+v", got)
+	}
+	r.want("")
+	r.in.Used = 75 * time.Second
+	r.want("stop authority")
+	r.obey()
+	r.want("")
+	r.in.Used = 101 * time.Second
+	if got := r.renew(a); got.Left != 0 {
+		t.Fatalf("%+v", got)
+	}
+	r.elect()
+	if got := r.renew(a); got.Answer != lease.Wait {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// Voters come in pairs beyond the first, in the order of enrolment, when they have
+// caught up and are heard; who was removed goes.
+func TestVoters(t *testing.T) {
+	r := newRig(t)
+	r.in.Group = []GroupMember{{Runner: r.r[0], Voter: true}}
+	r.want("") // n2 is not heard
+	r.hello()
+	r.want("n2 becomes nonvoter")
+	r.in.Group = append(r.in.Group, GroupMember{Runner: r.r[1], Behind: caughtUp + 1})
+	r.want("")
+	r.in.Group[1].Behind = 0
+	r.want("") // a second voter alone would only be a second way to lose the quorum
+	r.in.Group[0].Voter = false
+	r.in.Group = append(r.in.Group, GroupMember{Runner: "gone", Voter: true})
+	r.want("n1 becomes voter")
+	yes := true
+	r.apply(site.MemberSet{Runner: r.r[1], Removed: &yes})
+	r.want("n2 becomes gone")
+}
+
+// A person's device lease ends by its time, counted from when this leader first saw it.
+func TestDeviceLease(t *testing.T) {
+	r := newRig(t)
+	m, _ := r.s.Members.Get(r.r[0])
+	caps := m.Caps
+	caps.Devices = []job.DeviceFact{{ID: "board", Kind: "board"}}
+	r.apply(site.Register{Runner: r.r[0], Session: "S1", Caps: caps})
+	r.apply(site.DeviceHealth{Device: "board", Action: "checked", OK: true})
+	r.apply(site.DeviceLease{Device: "board", Holder: "ana", TTL: int64(time.Minute), Key: "k"})
+	r.want("")
+	r.after(time.Minute)
+	r.want("")
+	r.after(time.Second)
+	r.want("site.DeviceRelease")
+}
