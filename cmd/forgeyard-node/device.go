@@ -228,17 +228,26 @@ func (a *app) console(ctx context.Context, c *client, lease string, linger time.
 	case err := <-ended:
 		return err
 	case <-over:
+	case <-ctx.Done():
+		linger = 0
 	}
 	select {
 	case err := <-ended:
 		return err
 	case <-time.After(linger):
+	case <-ctx.Done():
 	}
-	cancel()
-	if err := <-ended; forgeyard.KindOf(err) != forgeyard.Interrupted {
+	// The transport looks at its context only when our side of the stream is closed.
+	if err := s.CloseRequest(); err != nil {
 		return err
 	}
-	return nil // the end was ours
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(linger + time.Second):
+		cancel()
+		return nil // the end was ours
+	}
 }
 
 // typed sends what is typed until stdin ends or the end key comes.

@@ -28,7 +28,7 @@ func (a *app) drainCommand() *cobra.Command {
 	c := a.Build(cli.Command{
 		Use:   "drain",
 		Short: "Take no new work on this node",
-		Long: "Take no new work on this node. Work that runs goes on, unless --cancel ends it or --deadline comes. With --wait the command returns when nothing runs any more " +
+		Long: "Take no new work on this node. Work that runs goes on, unless --cancel or --deadline gives it back to the site, which runs it elsewhere. With --wait the command returns when nothing runs any more " +
 			"and every output is acknowledged; without, it says how much is left.",
 		Example: "  forgeyard-node drain --wait\n  forgeyard-node drain --deadline 1h --wait\n  forgeyard-node drain --cancel", Exits: []int{1, 5, 130},
 		Run: func(ctx context.Context, _ []string) error {
@@ -59,8 +59,8 @@ func (a *app) drainCommand() *cobra.Command {
 		},
 	})
 	f := c.Flags()
-	f.BoolVar(&cancel, "cancel", false, "end the work that runs")
-	f.DurationVar(&deadline, "deadline", 0, "end the work that still runs then (default: never)")
+	f.BoolVar(&cancel, "cancel", false, "give the work that runs back at once")
+	f.DurationVar(&deadline, "deadline", 0, "give back what still runs then (default: never)")
 	f.BoolVar(&wait, "wait", false, "return when nothing runs any more")
 	return c
 }

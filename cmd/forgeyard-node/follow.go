@@ -158,7 +158,7 @@ func (a *app) copyLog(ctx context.Context, c *client, req *forgeyardv1.LogReques
 				continue
 			}
 			req.After = f.Seq
-			if err := a.frame(f); err != nil {
+			if err := a.frame(f, req.Stream == "structured"); err != nil {
 				return true, err
 			}
 		}
@@ -179,15 +179,20 @@ func (a *app) logEnded(ctx context.Context, c *client, req *forgeyardv1.LogReque
 }
 
 // frame prints a piece of a log: its bytes as they are, the workload's errors to
-// stderr; what the agent says is marked.
-func (a *app) frame(f *forgeyardv1.LogFrame) error {
+// stderr; what the agent says is marked. The structured stream is for programs: text
+// shows it only to who asks for it.
+func (a *app) frame(f *forgeyardv1.LogFrame, asked bool) error {
 	if a.JSON() {
 		return a.Line(f, "")
 	}
 	var err error
 	switch f.Stream {
-	case "stdout", "structured":
+	case "stdout":
 		_, err = a.Out.Write(f.Data)
+	case "structured":
+		if asked {
+			_, err = fmt.Fprintln(a.Out, trimNewline(f.Data))
+		}
 	case "stderr":
 		_, err = a.Err.Write(f.Data)
 	default:
