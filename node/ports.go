@@ -19,13 +19,23 @@ type ports struct {
 
 func loadPorts(path string) *ports {
 	p := &ports{path: path, last: map[string]int{}}
-	if b, err := os.ReadFile(path); err == nil {
-		if json.Unmarshal(b, &p.last) != nil {
-			p.last = map[string]int{} // damaged: ports are taken anew
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return p
+	}
+	var was map[string]int
+	if json.Unmarshal(b, &was) != nil {
+		return p // damaged: ports are taken anew
+	}
+	for name, port := range was {
+		if 0 < port && port <= maxPort {
+			p.last[name] = port
 		}
 	}
 	return p
 }
+
+const maxPort = 1<<16 - 1
 
 // sticky is the address to try first.
 func (p *ports) sticky(name, addr string) string {
