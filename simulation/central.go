@@ -83,6 +83,10 @@ func (c *central) takeIn(r site.Record) {
 	case site.RecordAccepted:
 		j.accepted++
 	case site.RecordOutcome:
+		if r.Fence.Term < j.grant.Term {
+			c.s.trace("daemon: %s of %s under term %d is stale", r.Grant, j.plan.id(), r.Fence.Term)
+			return
+		}
 		j.outcomes = append(j.outcomes, r)
 		c.s.trace("daemon: %s of %s is %s (record %d)", r.Grant, j.plan.id(), r.Status, r.Seq)
 	}
@@ -134,4 +138,18 @@ func (c *central) cancelOne() {
 	c.cancelled = append(c.cancelled, j.grant.ID)
 	c.write(site.Delegation{Grant: j.grant, Cancel: true})
 	c.s.trace("daemon: takes %s back", j.grant.ID)
+}
+
+// raiseOne gives a job anew: what ran under the lower term can no longer commit.
+func (c *central) raiseOne() {
+	if c.s.healing || len(c.jobs) == 0 {
+		return
+	}
+	j := c.jobs[c.s.rng.IntN(len(c.jobs))]
+	if j.cancel || len(j.outcomes) > 0 {
+		return
+	}
+	j.grant.Term++
+	c.write(site.Delegation{Grant: j.grant, Title: j.plan.id(), Spec: j.plan.raw, SpecID: cas.Sum(j.plan.raw)})
+	c.s.trace("daemon: gives %s anew, term %d", j.grant.ID, j.grant.Term)
 }

@@ -151,6 +151,9 @@ func (sh *shape) plan(s *sim) {
 	if s.chance(400) {
 		s.after(int64(s.within(0, end)), func() { s.up.cancelOne() })
 	}
+	if s.chance(400) {
+		s.after(int64(s.within(end/4, 2*end)), s.up.raiseOne)
+	}
 	if s.chance(300) {
 		s.after(int64(s.within(0, end)), func() { s.client.drainOne(s) })
 	}

@@ -87,6 +87,11 @@ func (c *change) takeIn(d Delegation) {
 			}
 		case d.Grant.Term > j.Term && !j.Status.Terminal():
 			c.raiseTerm(j, d.Grant)
+		case d.Grant.Term > j.Term && !d.Cancel:
+			// It ended before the new term was heard. The daemon refuses the record of the old
+			// term, so it is told under the new one.
+			c.post(Record{Kind: RecordOutcome, Grant: d.Grant.ID, Job: j.ID, Status: j.Status, Result: j.resultForCentral(), Runner: j.Lease.Authority.Runner,
+				Fence: forgeyard.Fence{Incarnation: c.Incarnation, Term: d.Grant.Term, Epoch: j.Epoch}})
 		}
 		return
 	}
