@@ -44,6 +44,7 @@ type oneLog struct {
 }
 
 func (g *oneLog) Leader() (id, addr string, term uint64)    { return "me", "me", 1 }
+func (g *oneLog) Applied() uint64                           { return 1 }
 func (g *oneLog) WaitApplied(context.Context, uint64) error { return nil }
 func (g *oneLog) Propose(_ context.Context, b []byte) (consensus.Result, error) {
 	c, err := site.Decode(b)

@@ -12,7 +12,7 @@ import (
 )
 
 func initEntry() consensus.Entry {
-	return consensus.Entry{Index: 1, Term: 1, Live: true, Data: site.Command{ID: "init", Body: site.Init{Site: "S", Name: "lab", Config: sitecfg.DefaultSite(), Runner: "R1", Node: "n1", Peer: "p1"}}.Encode()}
+	return consensus.Entry{Index: 1, Term: 1, Live: true, Data: site.Command{ID: "init", Body: site.Init{Site: "01HF000000000000000000000S", Name: "lab", Config: sitecfg.DefaultSite(), Runner: "R1", Node: "n1", Peer: "p1"}}.Encode()}
 }
 
 func drill(index uint64, live bool) consensus.Entry {
@@ -32,7 +32,7 @@ func TestChangedWakesAndStatesStay(t *testing.T) {
 	default:
 		t.Fatal("nobody was woken")
 	}
-	if empty.Site != "" || r.State().Site != "S" || r.Changed() == ch {
+	if empty.Site != "" || r.State().Site != "01HF000000000000000000000S" || r.Changed() == ch {
 		t.Fatalf("%q, then %q", empty.Site, r.State().Site)
 	}
 }
