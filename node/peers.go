@@ -26,6 +26,7 @@ const (
 	termTimeout    = 400 * time.Millisecond
 	forwardTimeout = 4 * time.Second
 	vouchTimeout   = time.Second
+	leaderLook     = 50 * time.Millisecond // how often a call that lasts looks whether its leader still leads
 )
 
 // hopsHeader counts how often a request was passed on: once is enough, since whoever
@@ -74,7 +75,7 @@ func (p *peers) hashOf(ctx context.Context, addr string, index uint64) ([32]byte
 
 // forward carries a command to the node at addr.
 func (p *peers) forward(ctx context.Context, addr string, command []byte) (uint64, []byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+	ctx, cancel := p.whileLeads(ctx, addr)
 	defer cancel()
 	req := connect.NewRequest(&forgeyardv1.ProposeRequest{Command: command})
 	setHops(req.Header(), hopsOf(ctx)+1)
@@ -83,6 +84,29 @@ func (p *peers) forward(ctx context.Context, addr string, command []byte) (uint6
 		return 0, nil, err
 	}
 	return r.Msg.Index, r.Msg.Reply, nil
+}
+
+// whileLeads bounds a call to the leader: by time, and by its being the leader as far as
+// this node knows. A dead leader's dial can hang long after another was elected.
+func (p *peers) whileLeads(ctx context.Context, addr string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+	var look func()
+	look = func() {
+		if ctx.Err() != nil {
+			return
+		}
+		_, now, term := p.n.group.Leader()
+		if h := p.n.hint.Load(); h != nil && h.term > term {
+			now = h.addr
+		}
+		if now != addr && now != "" {
+			cancel()
+			return
+		}
+		time.AfterFunc(leaderLook, look)
+	}
+	time.AfterFunc(leaderLook, look)
+	return ctx, cancel
 }
 
 type hopsKey struct{}

@@ -210,19 +210,21 @@ func (n *Node) renewOnce(ctx context.Context, try int) error {
 }
 
 func (n *Node) sendRenewal(ctx context.Context, try int, sign controllers.Sign, batch []forgeyard.Authority) ([]controllers.RenewalAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
-	defer cancel()
 	if l := n.leading.Load(); l != nil {
+		ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+		defer cancel()
 		var rs []controllers.Renewal
 		for _, a := range batch {
 			rs = append(rs, controllers.Renewal{Authority: a})
 		}
 		return l.renew(ctx, n.enrolment.RunnerID, sign, rs)
 	}
-	_, c, err := n.peers.leader(try)
+	addr, c, err := n.peers.leader(try)
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := n.peers.whileLeads(ctx, addr)
+	defer cancel()
 	req := &forgeyardv1.RenewRequest{RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Pressure: sign.Pressure, Refusing: sign.Refusing}
 	for _, a := range batch {
 		req.Leases = append(req.Leases, authorityToWire(a))

@@ -163,6 +163,13 @@ func (l *Link) take(ctx context.Context, s *site.State, r *v1.SyncResponse, sent
 		return err
 	}
 	l.heard(sent, terms)
+	if st := s.Uplink.State; st != lease.Online && st != lease.Reconciling {
+		// The contact enters the log before what follows from it, so that a site with records
+		// to deliver is seen to reconcile.
+		if err := l.propose(ctx, site.UplinkObserve{Used: int64(l.cfg.Clock.Now().Sub(sent)), Contact: true, Terms: &terms}); err != nil {
+			return err
+		}
+	}
 	if r.Acked > s.Acked {
 		if err := l.propose(ctx, site.OutboxAck{Upto: r.Acked}); err != nil {
 			return err

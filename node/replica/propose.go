@@ -17,6 +17,7 @@ type Group interface {
 	Propose(ctx context.Context, data []byte) (consensus.Result, error)
 	Leader() (id, addr string, term uint64)
 	WaitApplied(ctx context.Context, index uint64) error
+	Applied() uint64
 }
 
 // Forward carries an encoded command to the node at addr, which leads as far as we
@@ -137,6 +138,9 @@ func (p *Proposer) here(ctx context.Context, raw []byte) (site.Reply, uint64, er
 
 // awaitOwn lets our own copy reach the answer, so that a caller reads what it wrote.
 func (p *Proposer) awaitOwn(ctx context.Context, index uint64) {
+	if p.Group.Applied() == 0 {
+		return // this node is not in the group yet: nothing comes before it is
+	}
 	ctx, cancel := context.WithTimeout(ctx, readBack)
 	defer cancel()
 	// Not reaching it in time is no error: the answer is true all the same.

@@ -61,6 +61,9 @@ func (a *Attempt) protocol(m map[string]string) {
 	m["FORGEYARD_CKPT_INTERVAL_SECONDS"] = strconv.FormatInt(seconds(c.Interval), 10)
 	m["FORGEYARD_CKPT_WINDOW_SECONDS"] = strconv.FormatInt(seconds(c.Window), 10)
 	m["FORGEYARD_CKPT_MAX_BYTES"] = strconv.FormatInt(c.MaxBytes, 10)
+	if c.Format.Name != "" {
+		m[checkpoint.EnvFormat] = c.Format.String()
+	}
 	m["FORGEYARD_CKPT_EXIT_CODE"] = strconv.Itoa(c.ExitCode)
 	m["FORGEYARD_CKPT_REJECT_CODE"] = strconv.Itoa(c.RejectCode)
 	if a.restored == nil {
