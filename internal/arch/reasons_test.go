@@ -5,11 +5,12 @@ package arch
 //
 // Keys: "dir: Function", "dir: (*Type).Method", "dir/file.go", "dir/".
 var reasons = map[string]string{
-	"cas/disk/":   "one lock order over index, partials, quarantine and collection; the index gets a package of its own when it moves to another database",
-	"cas/peer/":   "links, lanes and sessions share one lock order; the ask protocol alone could go, and is read together with them",
-	"consensus/":  "the guards are read against one life of a group; its stores get a package when there is a second kind",
-	"mesh/":       "identity and enrolment are the natural cut; they share the secret type and the file rules with the rest",
-	"node/":       "the composition of all parts: many short files, one per loop or service, around one struct",
-	"simulation/": "one package on purpose: model, checkers and shell of one seed, a file each",
-	"site/":       "one Apply: commands, state and rules change together",
+	"cmd/forgeyard-node/": "one file for each command noun, and no logic of the product: it grows with the nouns",
+	"cas/disk/":           "one lock order over index, partials, quarantine and collection; the index gets a package of its own when it moves to another database",
+	"cas/peer/":           "links, lanes and sessions share one lock order; the ask protocol alone could go, and is read together with them",
+	"consensus/":          "the guards are read against one life of a group; its stores get a package when there is a second kind",
+	"mesh/":               "identity and enrolment are the natural cut; they share the secret type and the file rules with the rest",
+	"node/":               "the composition of all parts: many short files, one per loop or service, around one struct",
+	"simulation/":         "one package on purpose: model, checkers and shell of one seed, a file each",
+	"site/":               "one Apply: commands, state and rules change together",
 }
