@@ -12,7 +12,7 @@ import (
 )
 
 // patience is how many sites may pass before a fault must have been seen.
-const patience = 400
+const patience = 1000
 
 // TestFaults puts one fault after another into the rules or the shell, and sees the
 // invariant's checker fail. A checker that was never seen to fail is not trusted.
@@ -173,7 +173,10 @@ func onlyMute(s *shape) {
 }
 
 // onlyPause is one whose machines stop, the leader's more often than others.
-func onlyPause(s *shape) { s.faults = []func(*sim, *node){(*sim).pause} }
+func onlyPause(s *shape) {
+	s.faults, s.calm = []func(*sim, *node){(*sim).pause}, 8*time.Second
+	s.config.Lease.TTL, s.config.Lease.Renew = 3*time.Second, time.Second
+}
 
 func fromZero(time.Duration) time.Duration { return 0 }
 
