@@ -79,6 +79,9 @@ func (a *app) settings(n *nodeFlags) (sitecfg.Node, []sitecfg.Setting, error) {
 	d := sitecfg.DefaultNode()
 	d.DataDir, d.Name = defaultDataDir(a.Getenv), hostName()
 	env := sitecfg.FromEnviron(os.Environ())
+	if dir := a.Getenv("FORGEYARD_DATA_DIR"); dir != "" {
+		env["data_dir"] = dir
+	}
 	if a.dataDir != "" {
 		flags["data_dir"] = a.dataDir
 	}
