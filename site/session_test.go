@@ -1,0 +1,188 @@
+package site
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
+)
+
+// lab is a site of one runner, R1 with session one, and what is proposed to it.
+type lab struct {
+	t *testing.T
+	s *State
+}
+
+func newLab(t *testing.T) *lab {
+	l := &lab{t, &State{}}
+	at := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	l.must(Init{Site: forgeyard.SiteID(forgeyard.NewULID(at, [10]byte{1})), Name: "lab", Config: sitecfg.DefaultSite(), Runner: "R1", Node: "n1", Peer: "p1"})
+	l.must(Register{Runner: "R1", Session: "one"})
+	return l
+}
+
+func (l *lab) do(b Body) Reply {
+	at := l.s.Index + 1
+	next, r := l.s.Apply(at, Command{ID: forgeyard.MessageID(fmt.Sprint("r", at)), At: forgeyard.Wall(1_800_000_000_000 + int64(at)), Body: b}.Encode())
+	l.s = next
+	return r
+}
+
+func (l *lab) must(b Body) Reply {
+	l.t.Helper()
+	r := l.do(b)
+	if r.Err() != nil {
+		l.t.Fatalf("%T: %v", b, r.Err())
+	}
+	return r
+}
+
+// held is a job that the session holds and runs.
+func (l *lab) held(session forgeyard.SessionID) forgeyard.Authority {
+	l.t.Helper()
+	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Resume: job.Resume{Mode: job.ResumeApplication}}.Defaulted()
+	sub, err := Value[Submitted](l.must(Submit{Kind: job.Build, Spec: sp.Canonical(), SpecID: cas.Sum(sp.Canonical())}))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	a := l.offer(sub.Job, session)
+	l.must(Accept{Authority: a})
+	l.must(Phase{Authority: a, Phase: job.PhaseRunning})
+	return a
+}
+
+func (l *lab) offer(id forgeyard.JobID, session forgeyard.SessionID) forgeyard.Authority {
+	l.t.Helper()
+	j, _ := l.s.Jobs.Get(id)
+	a, err := Value[forgeyard.Authority](l.must(Offer{Job: id, Runner: "R1", Session: session, Epoch: j.Epoch}))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return a
+}
+
+// acts are everything that a runner can do under an authority, each with whether it was
+// taken.
+func (l *lab) acts(a forgeyard.Authority) map[string]func() (taken bool, err error) {
+	plain := func(b Body) func() (bool, error) {
+		return func() (bool, error) { err := l.do(b).Err(); return err == nil, err }
+	}
+	id := cas.Sum([]byte("late"))
+	commit := checkpoint.Commit{Seq: 1, Manifest: id, Payload: id, Marker: id, Attempt: a.Attempt, Epoch: a.Fence.Epoch, Replicas: []forgeyard.RunnerID{"R1"}, Consistency: checkpoint.Application}
+	return map[string]func() (bool, error){
+		"accept":            plain(Accept{Authority: a}),
+		"reject":            plain(Reject{Authority: a, Reason: job.RejectPressure}),
+		"phase":             plain(Phase{Authority: a, Phase: job.PhaseUploading}),
+		"checkpoint":        plain(Checkpoint{Authority: a, Commit: commit}),
+		"checkpoint, go on": plain(Checkpoint{Authority: a, Commit: commit, Continue: true}),
+		"release":           plain(Release{Authority: a, Kind: "interrupted"}),
+		"complete as done":  func() (bool, error) { return l.complete(a, job.Result{Outcome: job.OutcomeDone}) },
+		"complete as failed": func() (bool, error) {
+			return l.complete(a, job.Result{Outcome: job.OutcomeFailed, Category: job.WorkloadFailed})
+		},
+		"complete as a retry": func() (bool, error) {
+			return l.complete(a, job.Result{Outcome: job.OutcomeFailed, Category: job.SandboxSetup})
+		},
+	}
+}
+
+func (l *lab) complete(a forgeyard.Authority, r job.Result) (bool, error) {
+	v, err := Value[Completed](l.do(Complete{Authority: a, Message: forgeyard.MessageID("m-" + string(a.Session) + string(r.Outcome) + string(r.Category)), Result: r}))
+	switch {
+	case err != nil:
+		return false, err
+	case v.Verdict == StaleRejected:
+		return false, forgeyard.Errorf("complete", forgeyard.Stale, "%s", v.Reason)
+	}
+	return true, nil
+}
+
+// what is compared of a job before and after something that must not count. Refused
+// completions are kept as evidence (E27), which is no effect.
+func essence(j Job) string {
+	j.Late = nil
+	return fmt.Sprintf("%+v", j)
+}
+
+// E09: an own dead session does not block the restart. The new session of the same node
+// supersedes it in one entry: the job is free at once, with no wait for a deadline, and is
+// granted to the new session; whatever the old one still does is refused.
+func TestE09NewSessionSupersedesAtOnce(t *testing.T) {
+	for _, state := range []string{"waits", "is granted anew", "runs again"} {
+		t.Run("the job "+state, func(t *testing.T) {
+			probe := newLab(t)
+			for name := range probe.acts(forgeyard.Authority{}) {
+				t.Run(name, func(t *testing.T) {
+					l := newLab(t)
+					old := l.held("one")
+					v, err := Value[Registered](l.must(Register{Runner: "R1", Session: "two"}))
+					if err != nil || len(v.Abandon) != 1 || v.Abandon[0] != old.Lease {
+						t.Fatalf("what to abandon: %+v %v", v, err)
+					}
+					j, _ := l.s.Jobs.Get(old.Job)
+					if j.Status != job.Queued || j.Lease.Live() || l.s.Offerable(j, 0) != nil {
+						t.Fatalf("%s, lease %s: %v", j.Status, j.Lease.State, l.s.Offerable(j, 0))
+					}
+					if state != "waits" {
+						a := l.offer(old.Job, "two")
+						if a.Fence.Compare(old.Fence) <= 0 || a.Lease == old.Lease || a.Session != "two" {
+							t.Fatalf("granted %+v after %+v", a, old)
+						}
+						if state == "runs again" {
+							l.must(Accept{Authority: a})
+							l.must(Phase{Authority: a, Phase: job.PhaseRunning})
+						}
+					}
+					j, _ = l.s.Jobs.Get(old.Job)
+					if taken, err := l.acts(old)[name](); taken || forgeyard.KindOf(err) != forgeyard.Stale {
+						t.Fatalf("taken=%v: %v", taken, err)
+					}
+					if after, _ := l.s.Jobs.Get(old.Job); essence(after) != essence(j) {
+						t.Fatalf("it changed the job:\n%s\n%s", essence(j), essence(after))
+					}
+				})
+			}
+		})
+	}
+}
+
+// E06: a restarted agent cannot revive what its predecessor ran. The lease is of the old
+// session, so the new one has no authority over it, neither by what it finds on its disk
+// nor with its own session in the old one's place; it gets the work only by a grant of its
+// own, with a higher epoch.
+func TestE06RestartRevivesNothing(t *testing.T) {
+	probe := newLab(t)
+	for name := range probe.acts(forgeyard.Authority{}) {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			old := l.held("one")
+			forged := old
+			forged.Session = "two"
+			before, _ := l.s.Jobs.Get(old.Job)
+			if taken, err := l.acts(forged)[name](); taken || forgeyard.KindOf(err) != forgeyard.Stale {
+				t.Fatalf("before it registered: taken=%v, %v", taken, err)
+			}
+			if after, _ := l.s.Jobs.Get(old.Job); essence(after) != essence(before) {
+				t.Fatalf("it took something from the session that still holds it:\n%s\n%s", essence(before), essence(after))
+			}
+			l.must(Register{Runner: "R1", Session: "two"})
+			before, _ = l.s.Jobs.Get(old.Job)
+			if taken, err := l.acts(forged)[name](); taken || forgeyard.KindOf(err) != forgeyard.Stale {
+				t.Fatalf("after it registered: taken=%v, %v", taken, err)
+			}
+			if after, _ := l.s.Jobs.Get(old.Job); essence(after) != essence(before) {
+				t.Fatalf("it changed the job:\n%s\n%s", essence(before), essence(after))
+			}
+			a := l.offer(old.Job, "two")
+			l.must(Accept{Authority: a})
+			if ok, err := l.complete(a, job.Result{Outcome: job.OutcomeDone}); !ok || err != nil {
+				t.Fatalf("under a grant of its own: %v", err)
+			}
+		})
+	}
+}
