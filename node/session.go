@@ -22,9 +22,9 @@ import (
 // Waits of the session loop.
 const (
 	firstBackoff   = 100 * time.Millisecond
-	capsEvery      = time.Minute // how often the machine is probed again
-	heartbeatFloor = 20 * time.Millisecond
-	silentAfter    = 3 // heartbeats in a row that fail before the node says that the site is silent
+	capsEvery      = time.Minute            // how often the machine is probed again
+	heartbeatFloor = 100 * time.Millisecond // between two of them
+	silentAfter    = 3                      // heartbeats in a row that fail before the node says that the site is silent
 )
 
 // sessionLoop registers this process as the current session of its runner, then
@@ -124,6 +124,7 @@ func (n *Node) renewLoop(ctx context.Context) error {
 	fails := 0
 	nextProbe := n.clock.Now().Add(capsEvery)
 	for try := 0; ; try++ {
+		last := n.clock.Now()
 		err := n.renewOnce(ctx, try)
 		wait := n.replica.State().Config.Lease.Renew
 		if wait <= 0 {
@@ -160,8 +161,8 @@ func (n *Node) renewLoop(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-n.local.renewNow:
-			if !n.pause(ctx, heartbeatFloor) { // however often it is asked for
-				return nil
+			if early := heartbeatFloor - n.clock.Now().Sub(last); early > 0 && !n.pause(ctx, early) {
+				return nil // however often it is asked for
 			}
 		case <-n.clock.After(jitter(wait)):
 		}
