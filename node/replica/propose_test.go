@@ -36,7 +36,6 @@ type far struct {
 	addr   string // who leads, as far as we know
 	before func(call int) error
 	after  func(call int) error
-	local  error // what our own group says, where we lead
 }
 
 func newFar(t *testing.T) (*far, *Proposer) {
