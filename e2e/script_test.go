@@ -89,10 +89,13 @@ func said(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	re, err := regexp.Compile(args[1])
 	ts.Check(err)
-	p := running(ts, args[:1])
+	p := worldOf(ts).procs[args[0]]
+	if p == nil {
+		ts.Fatalf("%s was not started", args[0])
+	}
 	for end := time.Now().Add(saidWithin); !re.MatchString(p.out.String() + p.err.String()); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			ts.Fatalf("%s did not say %s within %s: %q %q", args[0], args[1], saidWithin, p.out, p.err)
+		if time.Now().After(end) || p.cmd.ProcessState != nil && !re.MatchString(p.out.String()+p.err.String()) {
+			ts.Fatalf("%s did not say %s within %s (ended: %v): %q %q", args[0], args[1], saidWithin, p.cmd.ProcessState, p.out, p.err)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"syscall"
 
 	"connectrpc.com/connect"
 
@@ -77,8 +79,11 @@ func FromConnect(err error) error {
 		return err // io.EOF, wrapped or not, is how a stream ends well
 	}
 	e := forgeyard.E("", kindOfCode(c), errors.New(c.Message()))
-	if w := c.Meta().Get(kindHeader); w != "" {
+	switch w := c.Meta().Get(kindHeader); {
+	case w != "":
 		e.Kind, e.Err = forgeyard.ParseKind(w), answered{e.Err}
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		e.Kind = forgeyard.Unavailable // the other end went away in the middle of a message
 	}
 	e.Hint = c.Meta().Get(hintHeader)
 	return e

@@ -3,7 +3,11 @@ package wire
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/http/httptest"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -88,5 +92,15 @@ func TestNoServerIsUnavailable(t *testing.T) {
 	_, err := c.Show(t.Context(), connect.NewRequest(&forgeyardv1.ShowRunRequest{}))
 	if forgeyard.KindOf(err) != forgeyard.Unavailable {
 		t.Fatalf("%v: %v", forgeyard.KindOf(err), err)
+	}
+}
+
+// TestCutStream: an end that is gone in the middle of a message may come back.
+func TestCutStream(t *testing.T) {
+	for _, cause := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, net.ErrClosed} {
+		err := FromConnect(connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("protocol error: %w", cause)))
+		if forgeyard.KindOf(err) != forgeyard.Unavailable {
+			t.Errorf("%v is %v", cause, forgeyard.KindOf(err))
+		}
 	}
 }
