@@ -129,6 +129,10 @@ type Config struct {
 	// HashOf asks the node at addr for its Group.HashAt. As TermOf. Nil: a leader that
 	// differs from its followers is believed.
 	HashOf func(ctx context.Context, addr string, index uint64) ([32]byte, error)
+	// StateVersion names how this program encodes the state: hashes are compared only
+	// between nodes, and with snapshots, of one version. Empty: they always are, so every
+	// node must run the same program.
+	StateVersion string
 	// OnEvent is called from one goroutine; while it blocks, events queue and
 	// the oldest are dropped. It may not call Close.
 	OnEvent func(Event)

@@ -65,7 +65,7 @@ func Open(cfg Config) (*Group, error) {
 	var own nonce
 	_, err := rand.Read(own[:])
 	invariant.NoError(err, "the system has randomness")
-	if g.machine, err = newMachine(cfg.FSM, own, cfg.off); err != nil {
+	if g.machine, err = newMachine(cfg.FSM, own, newStamper(cfg.StateVersion), cfg.off); err != nil {
 		return nil, forgeyard.E("open consensus", forgeyard.Other, err)
 	}
 	g.machine.onChecked = func(i uint64) { g.events.put(Event{Kind: HashChecked, Index: i}) }

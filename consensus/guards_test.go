@@ -1,9 +1,11 @@
 package consensus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -716,3 +718,66 @@ func TestDiskThatNeverComesBack(t *testing.T) {
 		tn.stop()
 	})
 }
+
+// A program that encodes the state otherwise than the one before has other hashes, and
+// nothing is wrong with its state: with versions told apart no node throws its own away,
+// at a check or when it reads its own snapshot.
+func TestGuardG_OtherProgramsHashesDoNotCompare(t *testing.T) {
+	for _, stamped := range []bool{false, true} {
+		t.Run(fmt.Sprint("stamped=", stamped), func(t *testing.T) {
+			old, now := "", ""
+			if stamped {
+				old, now = "v1", "v2"
+			}
+			before, after := newStamper(old), newStamper(now)
+			var h1, h2 [32]byte
+			h1[0], h2[0] = 1, 2 // the same state, encoded by two programs
+			wrong := after.compares(before.put(h1)) && after.put(h2) != before.put(h1)
+			if wrong == stamped {
+				t.Errorf("called different: %v", wrong)
+			}
+			if same := newStamper(old); !same.compares(before.put(h1)) || same.put(h1) != before.put(h1) || same.put(h2) == before.put(h1) {
+				t.Error("one program's hashes compare, and differ with the state")
+			}
+		})
+	}
+}
+
+// The same through a group: a node that is opened again by a newer program, whose state
+// hashes differ, keeps its state and its snapshot.
+func TestGuardG_UpgradeKeepsTheState(t *testing.T) {
+	for _, stamped := range []bool{false, true} {
+		t.Run(fmt.Sprint("stamped=", stamped), func(t *testing.T) {
+			m, err := newMachine(&hashedAs{salt: 1}, nonce{1}, stampOf(stamped, "v1"), guardsOff{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var calledSick bool
+			newer, err := newMachine(&hashedAs{salt: 2}, nonce{2}, stampOf(stamped, "v2"), guardsOff{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			newer.onDiverged, newer.onChecked = func(uint64) { calledSick = true }, func(uint64) {}
+			newer.mark(stateHeader{index: 8, hash: newer.hash()}, false)
+			newer.check(frame{kind: frameCheck, index: 8, hash: m.hash()})
+			if calledSick == stamped {
+				t.Errorf("the newer program called its own state wrong: %v", calledSick)
+			}
+		})
+	}
+}
+
+func stampOf(on bool, version string) stamper {
+	if !on {
+		version = ""
+	}
+	return newStamper(version)
+}
+
+// hashedAs is a state whose hash depends on the program that computes it.
+type hashedAs struct{ salt byte }
+
+func (hashedAs) Apply(Entry) any                 { return nil }
+func (hashedAs) Snapshot() (Snapshot, error)     { return bytes.NewReader(nil), nil }
+func (hashedAs) Restore(io.Reader, uint64) error { return nil }
+func (h hashedAs) Hash() [32]byte                { return [32]byte{h.salt} }

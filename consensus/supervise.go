@@ -197,7 +197,7 @@ func (g *Group) outvoted(mine stateHeader) bool {
 	for range voters {
 		h := <-answers
 		count[h]++
-		if h != ([32]byte{}) && h != mine.hash && count[h] > len(voters)/2 {
+		if h != ([32]byte{}) && h != mine.hash && g.machine.stamp.compares(h) && count[h] > len(voters)/2 {
 			return true
 		}
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
@@ -162,6 +163,7 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 	switch e.Kind {
 	case runner.EndCompleted:
 		r.Log = x.unsent(e.Log)
+		x.copyLog(ctx, r)
 		x.n.deliver(ctx, x.completion(r), x.attempt.KeepCompletion)
 		return
 	case runner.EndLease:
@@ -175,6 +177,22 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 		x.release(ctx, "interrupted", "the program asks to be run later", e.Log)
 	}
 	x.n.over(x.authority.Lease)
+}
+
+// copyLogTime bounds how long a finished result waits for the copies of its log's end.
+const copyLogTime = 10 * time.Second
+
+// copyLog brings what was written to the log after the outputs were copied, or by work
+// that failed and has none, to the nodes that should have it. A result that has its log
+// on one node only is better than one that waits.
+func (x *execution) copyLog(ctx context.Context, r job.Result) {
+	ctx, cancel := context.WithTimeout(ctx, copyLogTime)
+	defer cancel()
+	roots := rootsOf(r.Outputs, r.Log)
+	pin := pinOf("job/"+string(x.authority.Job)+"/outputs", roots)
+	if _, err := x.n.replicate(ctx, x.job.Spec.Durability, pin, roots); err != nil {
+		x.n.log.Warn("the end of a log is on this node only", "job", x.authority.Job, "err", err)
+	}
 }
 
 // stopKind is the word of the log for the stop that was followed.

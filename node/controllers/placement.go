@@ -176,7 +176,11 @@ func (s *stepper) unavailable(m site.Member) []string {
 		why = append(why, "draining")
 	}
 	if ok {
-		why = append(why, sign.Refusing...)
+		for _, r := range sign.Refusing {
+			if !slices.Contains(why, r) { // the log and the runner may both know it
+				why = append(why, r)
+			}
+		}
 	}
 	return why
 }

@@ -56,8 +56,13 @@ func (r *Runner) Recover(ctx context.Context) []Recovered {
 func (r *Runner) recover1(ctx context.Context, name string) (rec Recovered, workspace string) {
 	s, err := readState(name)
 	if err != nil {
-		// Written whole or not at all, so this is damage; it is put aside for a person.
-		return Recovered{Err: errors.Join(err, os.Rename(name, name+".damaged"))}, ""
+		// Written whole or not at all, so this is damage; it is put aside for a person. Its
+		// tree is still found by the name of its epoch, which is the file's.
+		rec.Err = errors.Join(err, os.Rename(name, name+".damaged"))
+		if rerr := r.reapByName(ctx, strings.TrimSuffix(filepath.Base(name), stateSuffix)); rerr != nil {
+			rec.Err, rec.Alive = errors.Join(rec.Err, rerr), true
+		}
+		return rec, ""
 	}
 	rec = Recovered{Authority: s.Authority, Phase: s.Phase, Completion: s.Completion}
 	if rec.Err = r.reap(ctx, s); rec.Err != nil {
@@ -108,6 +113,16 @@ func (r *Runner) reap(ctx context.Context, s state) error {
 		return forgeyard.Errorf("recover", forgeyard.Unavailable, "its executor %q is no longer configured", s.Sandbox)
 	}
 	return e.Reap(ctx, s.Orphan)
+}
+
+// reapByName ends the tree of an epoch of which only the name is known, whichever
+// executor started it.
+func (r *Runner) reapByName(ctx context.Context, id string) error {
+	var errs []error
+	for _, e := range r.cfg.Executors {
+		errs = append(errs, e.Reap(ctx, executor.Orphan{ID: id, Boot: executor.BootID()}))
+	}
+	return errors.Join(errs...)
 }
 
 // saveLog flushes what a dead process left in its spool (07§76).
