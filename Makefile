@@ -24,7 +24,7 @@ SEEDS     ?= 2000
 FUZZTIME  ?= 10s
 SUITE     ?= all
 TESTFLAGS ?= -timeout 8m
-E2EFLAGS  ?= -timeout 15m -v
+E2EFLAGS  ?= -timeout 15m
 
 phase := scripts/phase.sh
 
