@@ -6,42 +6,34 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"syscall"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 )
 
-// writeDurably puts data at path with mode 0600: temp, fsync, rename, fsync of
-// the directory. With excl it fails with fs.ErrExist if path is there: the link
-// is what makes two racing creators agree.
+// writeDurably puts data at path with mode 0600. With excl it fails with fs.ErrExist if
+// path is there: the link is what makes two racing creators agree.
 func writeDurably(path string, data []byte, excl bool) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".tmp-*") // CreateTemp gives mode 0600
+	if !excl {
+		return durable.WriteFile(path, data, 0o600)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // a name of our own
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
-	if _, err = f.Write(data); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	first := f.Name()
+	defer os.Remove(first)
+	if err := errors.Join(f.Close(), durable.WriteFile(first, data, 0o600)); err != nil {
 		return err
 	}
-	if excl {
-		err = os.Link(f.Name(), path)
-		if err != nil && !errors.Is(err, os.ErrExist) { // a file system without hard links
-			err = renameNew(f.Name(), path)
-		}
-	} else {
-		err = os.Rename(f.Name(), path)
+	err = os.Link(first, path)
+	if err != nil && !errors.Is(err, os.ErrExist) { // a file system without hard links
+		err = renameNew(first, path)
 	}
 	if err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 func renameNew(from, to string) error {
@@ -49,21 +41,6 @@ func renameNew(from, to string) error {
 		return os.ErrExist
 	}
 	return os.Rename(from, to)
-}
-
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil // a directory cannot be synced there; NTFS journals the rename
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	if cerr := d.Close(); err == nil {
-		err = cerr
-	}
-	return err
 }
 
 // readSecretFile refuses a file that others may read, as ssh does.
@@ -89,7 +66,7 @@ func readSecretFile(path string) ([]byte, error) {
 
 func diskError(op string, err error) error {
 	switch {
-	case errors.Is(err, syscall.ENOSPC):
+	case durable.Full(err):
 		return forgeyard.E(op, forgeyard.NoSpace, err).WithHint("free space or inodes and try again; nothing was changed")
 	case errors.Is(err, os.ErrPermission):
 		return forgeyard.E(op, forgeyard.Denied, err)

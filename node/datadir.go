@@ -3,12 +3,14 @@ package node
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 )
 
 // The folders of a data dir (architecture §11).
@@ -103,41 +105,12 @@ func writePID(f *os.File) error {
 // moment ago still holds a copy of the descriptor until it runs its own program.
 func (d *dataDir) close() error { return errors.Join(unlock(d.lock), d.lock.Close()) }
 
-// writeFile replaces a file durably: temp, sync, rename, sync of the folder (07§41).
+// writeFile replaces a file durably, with an error of our shape.
 func writeFile(path string, data []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp*")
-	if err != nil {
-		return forgeyard.E("write", kindOfIO(err), err)
-	}
-	defer os.Remove(f.Name()) // gone already when all went well
-	_, err = f.Write(data)
-	for _, step := range []func() error{func() error { return f.Chmod(mode) }, f.Sync} {
-		if err == nil {
-			err = step()
-		}
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
+	if err := durable.WriteFile(path, data, mode); err != nil {
 		return forgeyard.E("write", kindOfIO(err), fmt.Errorf("%s: %w", path, err))
 	}
 	return nil
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 func removeFile(path string) error {
@@ -145,4 +118,17 @@ func removeFile(path string) error {
 		return forgeyard.E("remove", kindOfIO(err), err)
 	}
 	return nil
+}
+
+// kindOfIO is the kind of an error of the file system.
+func kindOfIO(err error) forgeyard.Kind {
+	switch {
+	case durable.Full(err):
+		return forgeyard.NoSpace
+	case errors.Is(err, fs.ErrPermission):
+		return forgeyard.Denied
+	case errors.Is(err, fs.ErrNotExist):
+		return forgeyard.NotFound
+	}
+	return forgeyard.KindOf(err)
 }

@@ -1,14 +1,10 @@
 package node
 
 import (
-	"errors"
-	"io/fs"
 	"net"
 	"os"
 
 	"golang.org/x/sys/windows"
-
-	"github.com/forgeyard/forgeyard-node"
 )
 
 func tryLock(f *os.File) error {
@@ -23,18 +19,3 @@ func unlock(f *os.File) error {
 
 // listenPrivate makes a socket; the data dir's own access rules protect it.
 func listenPrivate(path string) (net.Listener, error) { return net.Listen("unix", path) }
-
-// kindOfIO is the kind of an error of the file system.
-func kindOfIO(err error) forgeyard.Kind {
-	switch {
-	case err == nil:
-		return forgeyard.Other
-	case errors.Is(err, windows.ERROR_DISK_FULL):
-		return forgeyard.NoSpace
-	case errors.Is(err, fs.ErrPermission):
-		return forgeyard.Denied
-	case errors.Is(err, fs.ErrNotExist):
-		return forgeyard.NotFound
-	}
-	return forgeyard.KindOf(err)
-}

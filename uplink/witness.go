@@ -7,14 +7,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"runtime"
 	"sync"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 	"github.com/forgeyard/forgeyard-node/lease"
 )
 
@@ -179,41 +178,11 @@ func (w *Witness) Flush() error {
 	if seen.Index == 0 || seen.Index == saved {
 		return nil
 	}
-	if err := replaceFile(w.cfg.Path, cborx.Marshal(seen)); err != nil {
+	if err := durable.WriteFile(w.cfg.Path, cborx.Marshal(seen), 0o600); err != nil {
 		return forgeyard.E("uplink witness", forgeyard.Other, err)
 	}
 	w.mu.Lock()
 	w.saved = seen.Index
 	w.mu.Unlock()
 	return nil
-}
-
-func replaceFile(path string, b []byte) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, filepath.Base(path)+".tmp*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone already when all went well
-	if _, err = f.Write(b); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil || runtime.GOOS == "windows" { // a folder cannot be synced there
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	if cerr := d.Close(); err == nil {
-		err = cerr
-	}
-	return err
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
 	"github.com/forgeyard/forgeyard-node/api/wire"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 )
 
 // Bounds of a call. One that proposes waits for a majority for some seconds; one
@@ -174,7 +175,7 @@ func fileKind(err error) forgeyard.Kind {
 		return forgeyard.Denied
 	case errors.Is(err, fs.ErrExist):
 		return forgeyard.Conflict
-	case errors.Is(err, syscall.ENOSPC):
+	case durable.Full(err):
 		return forgeyard.NoSpace
 	}
 	return forgeyard.Other

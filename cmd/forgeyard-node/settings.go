@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
@@ -182,22 +183,7 @@ func set(m *yaml.Node, key string, v *yaml.Node) {
 
 // replaceFile writes a file so that a crash leaves the old one or the new one.
 func replaceFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
-	if err != nil {
-		return forgeyard.E("config", fileKind(err), err)
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
+	if err := durable.WriteFile(path, data, 0o600); err != nil {
 		return forgeyard.E("config", fileKind(err), err)
 	}
 	return nil

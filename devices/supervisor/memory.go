@@ -6,13 +6,11 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 )
 
 // memory is what a node must not forget about a device.
@@ -90,47 +88,12 @@ func load(file string, id forgeyard.DeviceID) (memory, error) {
 }
 
 // store replaces the memory. When it returns nil the bytes are on the disk.
-func store(file string, id forgeyard.DeviceID, m memory) (err error) {
-	tmp := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".tmp")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp) // the error that matters is already on its way
-		}
-	}()
-	if _, err := f.Write(m.encode(id)); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := f.Sync(); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, file); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(file))
-}
-
-// syncDir makes a rename durable. Windows has no such call; its renames are
-// journalled.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+func store(file string, id forgeyard.DeviceID, m memory) error {
+	return durable.WriteFile(file, m.encode(id), 0o600)
 }
 
 func diskKind(err error) forgeyard.Kind {
-	if errors.Is(err, syscall.ENOSPC) {
+	if durable.Full(err) {
 		return forgeyard.NoSpace
 	}
 	return forgeyard.Unavailable

@@ -417,8 +417,8 @@ func TestCheckTouchesNoOpenStream(t *testing.T) {
 func TestFullDiskOpensNothing(t *testing.T) {
 	r := newRig(t)
 	old := r.open(5)
-	tmp := filepath.Join(r.dir, ".dut.tmp")
-	if err := os.Mkdir(tmp, 0o700); err != nil { // the write of the memory fails
+	away := r.dir + ".away"
+	if err := os.Rename(r.dir, away); err != nil { // the write of the memory fails
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -428,7 +428,7 @@ func TestFullDiskOpensNothing(t *testing.T) {
 		t.Fatalf("the older stream lives: %v", old.Err())
 	}
 	r.refused(5, forgeyard.Stale)
-	if err := os.Remove(tmp); err != nil {
+	if err := os.Rename(away, r.dir); err != nil {
 		t.Fatal(err)
 	}
 	r.open(6)

@@ -25,6 +25,7 @@ var table = []line{
 	{dir: "internal/cborx", pure: true},
 	{dir: "internal/strictyaml", pure: true},
 	{dir: "internal/clock"},
+	{dir: "internal/durable"},
 	{dir: "internal/golden", only: []string{}},
 	{dir: "internal/arch", only: []string{}},
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 	"github.com/forgeyard/forgeyard-node/internal/invariant"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
@@ -42,20 +43,11 @@ func (a *Attempt) save(change func(*state)) error {
 	return writeDurably(filepath.Join(a.run.cfg.StateDir, a.id+stateSuffix), b)
 }
 
-func writeDurably(file string, b []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(file), ".tmp-*")
-	if err != nil {
+func writeDurably(file string, b []byte) error {
+	if err := durable.WriteFile(file, b, 0o600); err != nil {
 		return forgeyard.E("write state", executor.KindOfDisk(err), err)
 	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		return forgeyard.E("write state", executor.KindOfDisk(err), errors.Join(err, absent(os.Remove(f.Name()))))
-	}
-	return syncDir(filepath.Dir(file))
+	return nil
 }
 
 func absent(err error) error {

@@ -1,17 +1,13 @@
-//go:build unix
-
 package executor
 
 import (
-	"errors"
-	"syscall"
-
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 )
 
 // KindOfDisk tells a full disk from other trouble with files.
 func KindOfDisk(err error) forgeyard.Kind {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if durable.Full(err) {
 		return forgeyard.NoSpace
 	}
 	if k := forgeyard.KindOf(err); k != forgeyard.Other {
