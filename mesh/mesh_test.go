@@ -300,7 +300,7 @@ func TestRevocationDropsLiveConnections(t *testing.T) {
 	s := newTestSite(t, "north")
 	ca, cb := s.member(t), s.member(t)
 	var gone atomic.Bool
-	var bID peer.ID = cb.Identity.PeerID()
+	bID := cb.Identity.PeerID()
 	ca.Revoked = func(p peer.ID, _ forgeyard.RunnerID) bool { return gone.Load() && p == bID }
 	down := make(chan Peer, 4)
 	ca.OnPeer = func(p Peer, up bool) {
