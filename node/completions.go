@@ -117,7 +117,9 @@ func (n *Node) deliverRecovered(ctx context.Context) {
 				return
 			}
 		case r.Authority.Lease != "":
-			n.giveBack(ctx, r)
+			if !n.giveBack(ctx, r) {
+				return
+			}
 		}
 		if err := n.runner.Forget(r.Authority); err != nil {
 			n.log.Warn("the record of an earlier attempt stays", "attempt", r.Authority.Attempt, "err", err)
@@ -126,12 +128,15 @@ func (n *Node) deliverRecovered(ctx context.Context) {
 }
 
 // giveBack tells the log that an epoch of an earlier process is dead, with the part of
-// its log that only this disk had. What the log decided meanwhile stands.
-func (n *Node) giveBack(ctx context.Context, r runner.Recovered) {
-	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
-	defer cancel()
-	_, err := n.propose(ctx, site.Release{Authority: r.Authority, Kind: "interrupted", Detail: "the runner's process restarted", Log: r.Log})
+// its log that only this disk had. What the log decided meanwhile stands. It returns
+// false only when ctx ended before there was an answer.
+func (n *Node) giveBack(ctx context.Context, r runner.Recovered) bool {
+	reply, err := n.proposer.Propose(ctx, site.Release{Authority: r.Authority, Kind: "interrupted", Detail: "the runner's process restarted", Log: r.Log})
 	if err != nil {
-		n.log.Info("an epoch of an earlier process was not given back", "job", r.Authority.Job, "err", err)
+		return ctx.Err() == nil
 	}
+	if refused := reply.Err(); refused != nil {
+		n.log.Info("an epoch of an earlier process was not given back", "job", r.Authority.Job, "err", refused)
+	}
+	return true
 }

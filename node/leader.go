@@ -26,6 +26,9 @@ type leadership struct {
 	look      chan struct{}
 }
 
+// refusedPause is how long a leader waits before it makes a refused proposal again.
+const refusedPause = 300 * time.Millisecond
+
 // leaderLoop leads whenever this node is the leader, one leadership at a time.
 func (n *Node) leaderLoop(ctx context.Context) error {
 	changes := n.group.LeaderChanges()
@@ -140,9 +143,14 @@ func (l *leadership) carryOut(ctx context.Context, e controllers.Effect) {
 			return
 		}
 		go func() {
-			_, err := l.n.proposer.ProposeAs(ctx, "leader", e.Body)
+			reply, err := l.n.proposer.ProposeAs(ctx, "leader", e.Body)
 			if err != nil && ctx.Err() == nil {
 				l.n.log.Warn("a proposal of the leader failed", "what", e.Key, "err", err)
+			} else if refused := reply.Err(); refused != nil {
+				// What was decided on is not so any more, or rule and decision differ: either way
+				// the same proposal is not made again at once.
+				l.n.log.Info("a proposal of the leader was refused", "what", e.Key, "err", refused)
+				l.n.pause(ctx, refusedPause)
 			}
 			l.done(e, err == nil)
 		}()
@@ -195,6 +203,7 @@ func (l *leadership) setVoter(ctx context.Context, e controllers.SetVoter) {
 		err := l.reshape(ctx, e)
 		if err != nil && ctx.Err() == nil {
 			l.n.log.Warn("the group could not be changed", "runner", e.Runner, "to", e.Role, "err", err)
+			l.n.pause(ctx, refusedPause)
 		} else if err == nil {
 			l.n.log.Info("group changed", "runner", e.Runner, "to", e.Role)
 		}

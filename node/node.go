@@ -7,10 +7,10 @@
 //	start   data dir ▸ orphans killed ▸ store ▸ mesh ▸ log ▸ exchange ▸ services ▸ session ▸ agent, leader
 //	stop    agent (running work ends or is handed back) ▸ services ▸ leader ▸ log ▸ exchange ▸ mesh ▸ store
 //
-// Goroutines, all under one group: session (registers, renews), agent (steps), leader
-// (one leadership at a time), upkeep (peers, gossip, credential, clean-up), the two
-// servers, and one per running attempt. Each owns its own state; the site's state is
-// immutable and shared.
+// Goroutines: session (registers, renews), agent (steps), leader (one leadership at a
+// time), upkeep (peers, gossip, credential, clean-up) and the servers, under one group; one
+// per running attempt and per report, awaited before anything is closed; and short calls
+// to peers, each with a deadline. Each loop owns its own state; the site's is immutable.
 //
 // Invariants: what an earlier process left running is dead before this one registers
 // (07§249); a finished result is on disk before it is proposed and until it is
@@ -88,14 +88,15 @@ type Node struct {
 	recovered []runner.Recovered
 	metrics   *metrics
 
-	caps     atomic.Pointer[job.Capabilities]
-	state    atomic.Value // string: node state of 07§12
-	leading  atomic.Pointer[leadership]
-	hint     atomic.Pointer[leaderHint]
-	local    *local // the agent's book and the running attempts
-	kick     chan struct{}
-	work     sync.WaitGroup // executions, and calls that answer for them
-	stopping atomic.Bool
+	caps       atomic.Pointer[job.Capabilities]
+	state      atomic.Value // string: node state of 07§12
+	leading    atomic.Pointer[leadership]
+	hint       atomic.Pointer[leaderHint]
+	local      *local // the agent's book and the running attempts
+	kick       chan struct{}
+	work       sync.WaitGroup // executions, and calls that answer for them
+	stopping   atomic.Bool
+	registered atomic.Uint64 // log index of our own registration, once seen applied
 
 	mu      sync.Mutex
 	servers serverAddrs

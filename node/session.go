@@ -28,7 +28,8 @@ const (
 )
 
 // sessionLoop registers this process as the current session of its runner, then
-// renews its leases. It tries for ever; only a removal ends it (07§190).
+// renews its leases. It tries for ever; only a removal, or another process with
+// this node's key, ends it (07§190, E09).
 func (n *Node) sessionLoop(ctx context.Context) error {
 	if err := n.probe(ctx); err != nil {
 		return err
@@ -148,13 +149,11 @@ func (n *Node) renewLoop(ctx context.Context) error {
 			}
 			wait = min(wait, firstBackoff<<min(fails, 6))
 		}
-		if m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID); ok && err == nil && m.Session.ID != n.session {
-			if err := n.register(ctx); err != nil {
-				n.log.Warn("another session is registered for this runner, and this one could not take its place", "err", err)
-			}
+		if err := n.superseded(); err != nil {
+			return err
 		}
 		if n.clock.Now() > nextProbe {
-			n.refresh(ctx)
+			n.work.Go(func() { n.refresh(ctx) }) // heartbeats do not wait for it
 			nextProbe = n.clock.Now().Add(capsEvery)
 		}
 		select {
@@ -167,6 +166,25 @@ func (n *Node) renewLoop(ctx context.Context) error {
 		case <-n.clock.After(jitter(wait)):
 		}
 	}
+}
+
+// superseded reports that the log has a later session of this runner than ours: another
+// process has this node's key. Whoever registered last is the runner; this one stops, and
+// all its work with it (E09).
+func (n *Node) superseded() error {
+	m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID)
+	switch {
+	case !ok:
+		return nil
+	case m.Session.ID == n.session:
+		n.registered.Store(m.Session.Index)
+		return nil
+	}
+	if own := n.registered.Load(); own == 0 || m.Session.Index < own {
+		return nil // our copy of the log is behind our own registration
+	}
+	return forgeyard.Errorf("session", forgeyard.Conflict, "another process registered as runner %s (session %s), so this one stops", n.enrolment.Name, forgeyard.Short(m.Session.ID)).
+		WithHint("a data dir belongs to one machine: never run a copy of it")
 }
 
 func (n *Node) setOnline() {

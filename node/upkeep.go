@@ -24,7 +24,7 @@ const (
 // upkeepLoop keeps the node in touch with what the log says: whom to stay connected
 // to, which daemon is the uplink, what no longer needs to be kept.
 func (n *Node) upkeepLoop(ctx context.Context) error {
-	go n.witness.Run(ctx)
+	n.work.Go(func() { n.witness.Run(ctx) })
 	var known addressBook
 	nextPins, nextSample := n.clock.Now(), n.clock.Now()
 	for {

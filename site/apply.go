@@ -296,6 +296,8 @@ func (c *change) register(b Register) (Registered, error) {
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Denied, "runner %s is not a member of site %s", b.Runner, c.Name)
 	case m.Removed:
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Denied, "runner %s was removed from site %s", m.Name, c.Name)
+	case b.Session == m.Session.Previous && b.Session != "":
+		return Registered{}, forgeyard.Errorf("register", forgeyard.Stale, "session %s was superseded by %s", forgeyard.Short(b.Session), forgeyard.Short(m.Session.ID))
 	case b.Session == "":
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Invalid, "the session id is empty")
 	}
@@ -305,7 +307,7 @@ func (c *change) register(b Register) (Registered, error) {
 		m.Labels = b.Labels
 	}
 	if fresh {
-		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Index, Version: b.Version}
+		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Index, Version: b.Version, Previous: m.Session.ID}
 	}
 	c.Members = c.Members.Put(b.Runner, m)
 	var r Registered
@@ -329,8 +331,13 @@ func (c *change) supersede(r forgeyard.RunnerID, session forgeyard.SessionID) []
 		}
 		if j.Lease.Live() {
 			gone = append(gone, a.Lease)
+			begun := j.Lease.State == lease.Accepted
 			c.endLease(&j, lease.EndSuperseded, "its process restarted")
-			c.interrupted(&j, "the runner's process restarted")
+			if begun {
+				c.interrupted(&j, "the runner's process restarted")
+			} else {
+				c.requeue(&j, "the runner's process restarted before it took the offer")
+			}
 		} else if j.Status == job.Unknown {
 			gone = append(gone, a.Lease)
 			j.Certain = true

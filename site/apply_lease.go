@@ -463,6 +463,9 @@ func invalidResult(j Job, r job.Result) string {
 
 func (c *change) accepted(j *Job, b Complete) {
 	res := b.Result
+	if j.Status == job.Unknown {
+		j.Interruptions-- // the doubt ended in order: it was no interruption
+	}
 	c.addLog(j, res.Log)
 	res.Log = nil
 	c.endLease(j, lease.EndCompleted, string(res.Outcome))

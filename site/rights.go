@@ -4,14 +4,15 @@ import "github.com/forgeyard/forgeyard-node"
 
 // Right is what a member must be to propose a command of its own (§3). The leader's
 // controllers, the uplink and what changes the site itself are for members that may
-// vote; a runner speaks for itself alone.
+// vote, which also pass on what others ask; a runner that never votes speaks for itself
+// alone.
 type Right uint8
 
 // Rights.
 const (
 	// AnyMember may propose it: the work and the devices of the site are there to be used.
 	AnyMember Right = iota + 1
-	// Itself: only the runner that the command speaks for.
+	// Itself: the runner that the command speaks for.
 	Itself
 	// MayVote: only a member that may lead.
 	MayVote

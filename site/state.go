@@ -91,6 +91,8 @@ type Session struct {
 	Since   forgeyard.Wall      `cbor:"2,keyasint"`
 	Index   uint64              `cbor:"3,keyasint"`
 	Version string              `cbor:"4,keyasint,omitempty"`
+	// Previous was superseded by this one: it never comes back (E09).
+	Previous forgeyard.SessionID `cbor:"5,keyasint,omitempty"`
 }
 
 // Token is a join token; the log knows only the hash of its secret.
