@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -341,6 +342,10 @@ func TestVoters(t *testing.T) {
 	r.want("")
 	r.in.Group[1].Behind = 0
 	r.want("") // a second voter alone would only be a second way to lose the quorum
+	full := r.in.Group
+	r.in.Group = append(slices.Clone(full), GroupMember{Runner: "b", Voter: true}, GroupMember{Runner: "c", Voter: true})
+	r.want("") // three vote: who comes after is a non-voter, however ready
+	r.in.Group = full
 	r.in.Group[0].Voter = false
 	r.in.Group = append(r.in.Group, GroupMember{Runner: "gone", Voter: true})
 	r.want("n1 becomes voter")
