@@ -126,6 +126,21 @@ func (x *execution) ask(f func(*runner.Attempt)) {
 	x.pending = append(x.pending, f)
 }
 
+// isOver reports that the attempt has ended here, its tree confirmed dead.
+func (x *execution) isOver() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.attempt == nil {
+		return false
+	}
+	select {
+	case <-x.attempt.Done():
+		return true
+	default:
+		return false
+	}
+}
+
 func (x *execution) isKilled() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -147,6 +162,9 @@ func (x *execution) stop(kind, why string) {
 }
 
 func (x *execution) leaseEnded(why string) {
+	if x.isOver() {
+		return // its completion ended the lease
+	}
 	x.n.log.Warn("execution loses its lease", "job", x.authority.Job, "epoch", x.authority.Fence.Epoch, "why", why)
 	x.mu.Lock()
 	x.killed = true
@@ -170,7 +188,7 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 	case runner.EndCheckpoint:
 		x.afterCheckpoint(ctx, e)
 	case runner.EndYielded:
-		x.release(ctx, x.stopKind(), "given back: "+e.Stop, e.Log)
+		x.release(ctx, x.stopKind(), "given back: "+x.stopKind(), e.Log)
 	case runner.EndRestoreRejected:
 		x.release(ctx, "resume_rejected", "the program rejected the restored state", e.Log)
 	case runner.EndTryLater:

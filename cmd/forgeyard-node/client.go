@@ -160,7 +160,10 @@ func (c calls) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 // unary makes a request and returns its answer's message.
 func unary[Q, R any](ctx context.Context, call func(context.Context, *connect.Request[Q]) (*connect.Response[R], error), q *Q) (*R, error) {
 	out, err := call(ctx, connect.NewRequest(q))
-	if err != nil {
+	switch {
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return nil, forgeyard.Errorf("call", forgeyard.Unavailable, "the daemon took the call and does not answer").WithHint("is its process stopped, or the machine overloaded?")
+	case err != nil:
 		return nil, err
 	}
 	return out.Msg, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/api/wire"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
 	"github.com/forgeyard/forgeyard-node/job"
 )
@@ -122,8 +123,8 @@ func (a *app) stay(ctx context.Context, f func() (progress bool, err error)) err
 	pause, since := firstPause, now()
 	for {
 		progress, err := f()
-		if err == nil || forgeyard.KindOf(err) != forgeyard.Unavailable || ctx.Err() != nil {
-			return err
+		if err == nil || forgeyard.KindOf(err) != forgeyard.Unavailable || wire.Answered(err) || ctx.Err() != nil {
+			return err // with an answer, the daemon is there and says what is wrong
 		}
 		if progress {
 			pause, since = firstPause, now()

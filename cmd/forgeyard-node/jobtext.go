@@ -62,10 +62,11 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 
 func statusLine(j *forgeyardv1.Job) string {
 	s := j.Status
-	if j.Phase != "" && !job.Status(j.Status).Terminal() {
+	held := j.LeaseState == "offered" || j.LeaseState == "accepted"
+	if j.Phase != "" && held {
 		s += ", " + j.Phase
 	}
-	if j.Runner != "" {
+	if j.Runner != "" && (held || job.Status(j.Status).Terminal()) {
 		s += " on " + j.Runner
 	}
 	if j.Epoch > 0 {
@@ -77,7 +78,7 @@ func statusLine(j *forgeyardv1.Job) string {
 // waiting says what keeps a job from every runner, and from each.
 func waiting(p *cli.Page, j *forgeyardv1.Job) {
 	p.Fact("held back", "%s", j.HeldBack)
-	if len(j.Candidates) == 0 {
+	if len(j.Candidates) == 0 || j.HeldBack != "" {
 		return
 	}
 	p.Head("why no runner has it", "RUNNER", "REASON")

@@ -110,6 +110,8 @@ func members(p *cli.Page, all []*forgeyardv1.Member) {
 
 func work(m *forgeyardv1.Member) string {
 	switch {
+	case m.State != "alive":
+		return "-"
 	case m.Disabled:
 		return "disabled"
 	case m.Draining:

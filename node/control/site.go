@@ -215,6 +215,9 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 	case "enable":
 		b.Disabled = &no
 	case "remove":
+		if err := mayRemove(s.n.Members(), string(m.Runner)); err != nil {
+			return nil, err
+		}
 		b.Removed = &yes
 	default:
 		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable or remove", forgeyard.Clip(r.Msg.Action, 40))
@@ -228,6 +231,32 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		}
 	}
 	return connect.NewResponse(&forgeyardv1.SetMemberResponse{}), nil
+}
+
+// mayRemove refuses a removal after which the site could not decide anything: without a
+// voter, or without a majority of those that remain alive. Nothing would bring it back.
+func mayRemove(all []*forgeyardv1.Member, id string) error {
+	voters, alive, votes := 0, 0, false
+	for _, m := range all {
+		switch {
+		case m.RunnerId == id:
+			votes = m.Voter
+		case m.Voter:
+			voters++
+			if m.State == "alive" {
+				alive++
+			}
+		}
+	}
+	switch {
+	case !votes:
+		return nil
+	case voters == 0:
+		return forgeyard.Errorf("remove", forgeyard.Conflict, "it is the only voter: the site would end with it").WithHint("let two more nodes join first")
+	case 2*alive <= voters:
+		return forgeyard.Errorf("remove", forgeyard.Conflict, "only %d of the %d voters that would remain are alive, which is no majority", alive, voters).WithHint("bring the missing ones back, or remove those first")
+	}
+	return nil
 }
 
 type uplinkService struct{ n Node }

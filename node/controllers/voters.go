@@ -38,7 +38,7 @@ func (s *stepper) voters() {
 		case !ok && s.fresh(m):
 			s.effects = append(s.effects, SetVoter{m.Runner, m.Peer, NonVoter})
 			return
-		case ok && !g.Voter && m.MayVote && g.Behind <= caughtUp && s.fresh(m) && !m.Draining:
+		case ok && !g.Voter && m.MayVote && g.Behind <= caughtUp && s.fit(m) && !m.Draining:
 			ready = append(ready, m)
 		}
 	}
@@ -47,6 +47,12 @@ func (s *stepper) voters() {
 	if voting < want && (len(ready) >= 2 || (len(ready) == 1 && !odd)) {
 		s.effects = append(s.effects, SetVoter{ready[0].Runner, ready[0].Peer, Voter})
 	}
+}
+
+// fit reports whether a member can carry a vote: it is heard, and has room for the log.
+func (s *stepper) fit(m site.Member) bool {
+	sign, _ := s.in.Mem.Runner(m.Runner)
+	return s.fresh(m) && (sign.Pressure == "" || sign.Pressure == "normal")
 }
 
 func (s *stepper) fresh(m site.Member) bool {

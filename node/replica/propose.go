@@ -87,7 +87,7 @@ func (p *Proposer) ProposeID(ctx context.Context, id forgeyard.MessageID, by str
 
 func gaveUp(last error, maybe bool) error {
 	if maybe {
-		return forgeyard.Errorf("propose", forgeyard.Unknown, "the outcome could not be learnt: %v", last).WithHint("repeat it; a repeat does nothing twice")
+		return forgeyard.Errorf("propose", forgeyard.Unknown, "no majority of voters answered in time, so the outcome is not known: %v", last).WithHint("forgeyard-node site status shows who is missing; what was asked for may still happen")
 	}
 	return forgeyard.Errorf("propose", forgeyard.Unavailable, "no majority of voters answers: %v", last).WithHint("forgeyard-node site status shows who is missing")
 }
