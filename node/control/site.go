@@ -222,15 +222,26 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 	default:
 		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable or remove", forgeyard.Clip(r.Msg.Action, 40))
 	}
+	before := memberOf(s.n.Members(), string(m.Runner))
 	if _, err := propose(ctx, s.n, b); err != nil {
 		return nil, err
 	}
-	for _, v := range s.n.Members() {
-		if v.RunnerId == string(m.Runner) {
-			return connect.NewResponse(&forgeyardv1.SetMemberResponse{Member: v}), nil
+	if now := memberOf(s.n.Members(), string(m.Runner)); now != nil {
+		return connect.NewResponse(&forgeyardv1.SetMemberResponse{Member: now}), nil
+	}
+	if before != nil { // removed: as it was last seen, without its vote
+		before.State, before.Voter, before.Leader = "removed", false, false
+	}
+	return connect.NewResponse(&forgeyardv1.SetMemberResponse{Member: before}), nil
+}
+
+func memberOf(all []*forgeyardv1.Member, id string) *forgeyardv1.Member {
+	for _, m := range all {
+		if m.RunnerId == id {
+			return m
 		}
 	}
-	return connect.NewResponse(&forgeyardv1.SetMemberResponse{}), nil
+	return nil
 }
 
 // mayRemove refuses a removal after which the site could not decide anything: without a
