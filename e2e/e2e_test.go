@@ -98,6 +98,9 @@ func TestStories(t *testing.T) {
 				return os.Geteuid() == 0, nil
 			case "bwrap":
 				_, err := exec.LookPath("bwrap")
+				if err != nil && os.Getenv("CI") != "" {
+					return false, fmt.Errorf("%w: CI skips no story; make setup installs bubblewrap", err)
+				}
 				return err == nil, nil
 			}
 			return false, fmt.Errorf("no condition %q", cond)

@@ -22,7 +22,7 @@ func fresh(t *testing.T) executor.Executor { return with(t, Config{}) }
 func with(t *testing.T, cfg Config) executor.Executor {
 	t.Helper()
 	e, err := New(cfg)
-	if forgeyard.KindOf(err) == forgeyard.Unavailable {
+	if forgeyard.KindOf(err) == forgeyard.Unavailable && os.Getenv("CI") == "" { // CI skips no sandbox test
 		t.Skipf("no sandbox on this machine: %v", err)
 	}
 	if err != nil {
