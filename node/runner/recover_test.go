@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -35,6 +36,17 @@ func TestCrashing(t *testing.T) {
 	s.Sandbox = job.Sandbox(kind)
 	a := b.start(task(s))
 	b.await(a, "born")
+	// The step's first words may be there before the runner has written down who it is.
+	for known := false; !known; {
+		select {
+		case <-a.Done():
+			t.Fatal("ended by itself")
+		case <-time.After(time.Millisecond):
+		}
+		a.mu.Lock()
+		known = a.state.Orphan.PID != 0
+		a.mu.Unlock()
+	}
 	if err := a.KeepCompletion([]byte("message 1")); err != nil {
 		t.Fatal(err)
 	}
