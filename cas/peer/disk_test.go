@@ -209,10 +209,9 @@ func (s *halfStore) Partial(ctx context.Context, m cas.Manifest) (cas.Partial, e
 
 func (p halfPartial) PutBlock(i int, b []byte) error {
 	err := p.Partial.PutBlock(i, b)
-	if left := len(p.Missing()); left < 128 {
-		if left == 127 {
-			_ = os.WriteFile(filepath.Join(p.s.dir, "half"), nil, 0o600)
-		}
+	if len(p.Missing()) < 128 {
+		// Several blocks come at once, so no one of them need see the very half.
+		_ = os.WriteFile(filepath.Join(p.s.dir, "half"), nil, 0o600)
 		select {} // until the kill
 	}
 	return err
