@@ -31,7 +31,7 @@
 //
 // Invariants:
 //   - Lease is set if and only if Use is preparing or leased (device-single-holder);
-//   - a lease's token is the log index of its grant, and strictly rises per device;
+//   - a lease's token is the number of the command that granted it, and strictly rises per device;
 //   - a request id names one lease: granting it again grants nothing new (D03);
 //   - a device whose last holder's traces were not cleaned is never granted (RA-395);
 //   - every path ends free or quarantined with a reason (D08);
@@ -155,13 +155,13 @@ const (
 type Lease struct {
 	ID        forgeyard.DeviceLeaseID `cbor:"1,keyasint"`
 	Device    forgeyard.DeviceID      `cbor:"2,keyasint"`
-	Token     uint64                  `cbor:"3,keyasint"` // the log index of the grant
+	Token     uint64                  `cbor:"3,keyasint"` // the number of the granting command
 	Holder    Holder                  `cbor:"4,keyasint"`
 	Origin    Origin                  `cbor:"5,keyasint"`
 	RequestID forgeyard.MessageID     `cbor:"6,keyasint"`
 	TTL       time.Duration           `cbor:"7,keyasint"`
 	GrantedAt forgeyard.Wall          `cbor:"8,keyasint"`
-	// Ended is the log index of the end; zero while the lease lives.
+	// Ended is the number of the command that ended it; zero while the lease lives.
 	Ended     uint64         `cbor:"9,keyasint,omitempty"`
 	EndedAt   forgeyard.Wall `cbor:"10,keyasint,omitempty"`
 	EndReason EndReason      `cbor:"11,keyasint,omitempty"`

@@ -51,7 +51,7 @@ func (h Holder) check() error {
 
 // Grant asks for a lease.
 type Grant struct {
-	Index     uint64         // of the log entry: becomes the token
+	Index     uint64         // number of the command: becomes the token
 	At        forgeyard.Wall // for people
 	Lease     forgeyard.DeviceLeaseID
 	RequestID forgeyard.MessageID // the same id is the same lease
@@ -102,7 +102,7 @@ func (g Grant) check() error {
 	bad := ""
 	switch {
 	case g.Index == 0:
-		bad = "a token is a log index and never 0"
+		bad = "a token is the number of a command and never 0"
 	case g.RequestID == "" || len(g.RequestID) > MaxReason:
 		bad = "a request id is needed, of at most 256 bytes"
 	case g.Lease == "":

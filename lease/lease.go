@@ -73,7 +73,7 @@ func DefaultTerms() Terms {
 // Lease binds one epoch of an attempt to one session of a runner.
 type Lease struct {
 	Authority forgeyard.Authority `cbor:"1,keyasint"`
-	Token     uint64              `cbor:"2,keyasint"` // log index of the grant: the fencing token
+	Token     uint64              `cbor:"2,keyasint"` // number of the command that granted it: the fencing token
 	State     State               `cbor:"3,keyasint"`
 	Policy    Policy              `cbor:"4,keyasint"`
 	Terms     Terms               `cbor:"5,keyasint"`

@@ -40,7 +40,7 @@ type Uplink struct {
 	Used     time.Duration  `cbor:"3,keyasint"`
 	Terms    UplinkTerms    `cbor:"4,keyasint"`
 	Contacts uint64         `cbor:"5,keyasint"`           // contacts committed so far
-	Marked   uint64         `cbor:"6,keyasint"`           // log index at which Used was committed
+	Marked   uint64         `cbor:"6,keyasint"`           // number of the command that committed Used
 	MarkedAt forgeyard.Wall `cbor:"7,keyasint"`           // wall time of it: the last resort of a cold boot
 	Doubt    string         `cbor:"8,keyasint,omitempty"` // why the allowance counts as used up, when no clock can vouch
 }

@@ -96,7 +96,7 @@ type Node struct {
 	kick       chan struct{}
 	work       sync.WaitGroup // executions, and calls that answer for them
 	stopping   atomic.Bool
-	registered atomic.Uint64 // log index of our own registration, once seen applied
+	registered atomic.Uint64 // number of our own registration, once seen applied
 
 	mu      sync.Mutex
 	servers serverAddrs

@@ -18,18 +18,19 @@ type change struct {
 	at   forgeyard.Wall
 	by   string
 	term uint64 // of the entry; zero: not known
-	ids  uint16 // identifiers derived so far in this entry
+	ids  uint16 // identifiers derived so far in this command
 }
 
 // Apply is ApplyEntry where the term of the entry is not known.
 func (s *State) Apply(index uint64, data []byte) (*State, Reply) { return s.ApplyEntry(index, 0, data) }
 
-// ApplyEntry applies one log entry and returns the next state and the reply. Bytes
-// that are no command are answered with an error, on every voter alike. term is the
-// leadership in which the entry entered the log, the same on every voter.
+// ApplyEntry applies one command of the log and returns the next state and the reply.
+// Bytes that are no command are answered with an error, on every voter alike. index is
+// that of the entry, which may hold several commands: they come one after the other.
+// term is the leadership in which the entry entered the log, the same on every voter.
 func (s *State) ApplyEntry(index, term uint64, data []byte) (*State, Reply) {
 	next := *s
-	next.Index = index
+	next.Index, next.Step = index, max(index, s.Step+1)
 	cmd, err := Decode(data)
 	if err != nil {
 		return &next, errorReply(err)
@@ -66,8 +67,8 @@ func errorReply(err error) Reply {
 
 // remember keeps the reply for a repeat of the request, and forgets the oldest.
 func (c *change) remember(id forgeyard.MessageID, r Reply) {
-	c.Requests = c.Requests.Put(id, requestReply{Index: c.Index, Reply: r})
-	c.Order = c.Order.Put(SeqKey(c.Index), id)
+	c.Requests = c.Requests.Put(id, requestReply{Index: c.Step, Reply: r})
+	c.Order = c.Order.Put(SeqKey(c.Step), id)
 	for c.Order.Len() > maxRequests {
 		k, old, _ := c.Order.Min()
 		c.Order = c.Order.Delete(k)
@@ -160,16 +161,16 @@ func (c *change) runRest(b Body) (any, error) {
 	return nil, forgeyard.Errorf("apply", forgeyard.Invalid, "command %T is not known", b)
 }
 
-// newID derives the next identifier of this entry.
+// newID derives the next identifier of this command.
 func (c *change) newID() string {
 	c.ids++
-	return forgeyard.DeriveULID(c.at.Time(), c.Index, c.ids)
+	return forgeyard.DeriveULID(c.at.Time(), c.Step, c.ids)
 }
 
 // note adds a line to the site's events.
 func (c *change) note(kind, format string, args ...any) {
 	h := slices.Clone(c.History)
-	h = append(h, SiteEvent{Index: c.Index, At: c.at, Kind: kind, Text: forgeyard.Clip(fmt.Sprintf(format, args...), 400)})
+	h = append(h, SiteEvent{Index: c.Step, At: c.at, Kind: kind, Text: forgeyard.Clip(fmt.Sprintf(format, args...), 400)})
 	if len(h) > maxHistory {
 		h = h[len(h)-maxHistory:]
 	}
@@ -185,7 +186,7 @@ func (c *change) init(b Init) error {
 	}
 	c.Site, c.Name, c.PublicKey, c.Created, c.Config, c.Incarnation = b.Site, b.Name, b.PublicKey, c.at, b.Config, 1
 	c.Uplink = lease.Uplink{State: lease.Standalone, Since: c.at}
-	c.Members = c.Members.Put(b.Runner, Member{Runner: b.Runner, Name: b.Node, Peer: b.Peer, MayVote: true, Joined: c.at, Order: c.Index})
+	c.Members = c.Members.Put(b.Runner, Member{Runner: b.Runner, Name: b.Node, Peer: b.Peer, MayVote: true, Joined: c.at, Order: c.Step})
 	c.note("site", "site %s initialised by %s", b.Name, b.Node)
 	return nil
 }
@@ -256,7 +257,7 @@ func (c *change) join(b Join) (Joined, error) {
 	if m, ok := c.byPeer(b.Peer); ok {
 		return Joined{}, forgeyard.Errorf("join", forgeyard.Conflict, "this key is enrolled already as %s (%s)", m.Name, m.Runner)
 	}
-	m := Member{Runner: forgeyard.RunnerID(c.newID()), Name: b.Name, Peer: b.Peer, MayVote: t.MayVote, Joined: c.at, Labels: b.Labels, Addrs: b.Addrs, Gossip: b.Gossip, Token: t.ID, Order: c.Index}
+	m := Member{Runner: forgeyard.RunnerID(c.newID()), Name: b.Name, Peer: b.Peer, MayVote: t.MayVote, Joined: c.at, Labels: b.Labels, Addrs: b.Addrs, Gossip: b.Gossip, Token: t.ID, Order: c.Step}
 	m.Name = c.freeName(cmp.Or(b.Name, "node"), m.Runner)
 	c.Members = c.Members.Put(m.Runner, m)
 	used := make(map[string]forgeyard.RunnerID, len(t.Used)+1)
@@ -307,7 +308,7 @@ func (c *change) register(b Register) (Registered, error) {
 		m.Labels = b.Labels
 	}
 	if fresh {
-		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Index, Version: b.Version, Previous: m.Session.ID}
+		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Step, Version: b.Version, Previous: m.Session.ID}
 	}
 	c.Members = c.Members.Put(b.Runner, m)
 	var r Registered

@@ -21,7 +21,7 @@ func (c *change) declareDevices(m Member) {
 			c.note("device", "%s declares %s: %v", m.Name, f.ID, err)
 			continue
 		}
-		if m.Session.Index == c.Index && prev != nil {
+		if m.Session.Index == c.Step && prev != nil {
 			d = d.HostRestarted("its host's process restarted")
 		}
 		c.Devices = c.Devices.Put(d.ID, d)
@@ -53,7 +53,7 @@ func (c *change) leaseDevices(j *Job, ids []forgeyard.DeviceID) error {
 		}
 		l := forgeyard.DeviceLeaseID(c.newID())
 		ds[i], gs[i] = d, devices.Grant{
-			Index: c.Index, At: c.at, Lease: l, RequestID: forgeyard.MessageID(l), Origin: devices.Local, TTL: devices.MaxTTL,
+			Index: c.Step, At: c.at, Lease: l, RequestID: forgeyard.MessageID(l), Origin: devices.Local, TTL: devices.MaxTTL,
 			Holder: devices.Holder{Job: j.ID, Attempt: j.Attempt, Epoch: j.Epoch},
 		}
 	}
@@ -76,7 +76,7 @@ func (c *change) releaseDevices(j *Job) {
 		if !ok {
 			continue
 		}
-		next, err := d.End(h.Token, devices.End{Index: c.Index, At: c.at, Reason: devices.HolderEnded})
+		next, err := d.End(h.Token, devices.End{Index: c.Step, At: c.at, Reason: devices.HolderEnded})
 		if err != nil {
 			c.note("device", "release of %s: %v", h.Device, err)
 			continue
@@ -115,14 +115,14 @@ func (c *change) deviceLease(b DeviceLease) (DeviceLeased, error) {
 		return DeviceLeased{}, err
 	}
 	next, l, err := d.Grant(devices.Grant{
-		Index: c.Index, At: c.at, Lease: forgeyard.DeviceLeaseID(c.newID()), RequestID: b.Key, Holder: devices.Holder{Person: b.Holder},
+		Index: c.Step, At: c.at, Lease: forgeyard.DeviceLeaseID(c.newID()), RequestID: b.Key, Holder: devices.Holder{Person: b.Holder},
 		Origin: devices.Local, TTL: time.Duration(b.TTL),
 	})
 	if err != nil {
 		return DeviceLeased{}, err
 	}
 	c.Devices = c.Devices.Put(d.ID, next)
-	if l.Token == c.Index {
+	if l.Token == c.Step {
 		c.note("device", "%s leased to %s", d.ID, b.Holder)
 	}
 	return DeviceLeased{Lease: l.ID, Token: l.Token, Device: d.ID, Host: d.Host}, nil
@@ -163,7 +163,7 @@ func (c *change) deviceRelease(b DeviceRelease) error {
 		if l.Holder.Job != "" && !b.Force {
 			return forgeyard.Errorf("device release", forgeyard.Conflict, "%s is leased to job %s, and ends with it", id, l.Holder.Job).WithHint("cancel the job, or --force")
 		}
-		e := devices.End{Index: c.Index, At: c.at, Reason: devices.Released}
+		e := devices.End{Index: c.Step, At: c.at, Reason: devices.Released}
 		switch {
 		case b.Expired:
 			e.Reason = devices.Expired
@@ -189,7 +189,7 @@ func (c *change) deviceReset(b DeviceReset) error {
 	if d.Host != b.Host {
 		return forgeyard.Errorf("device reset", forgeyard.Stale, "%s is hosted by %s, not by %s", d.ID, d.Host, b.Host)
 	}
-	next, err := d.ResetDone(b.Evidence, c.Index, c.at)
+	next, err := d.ResetDone(b.Evidence, c.Step, c.at)
 	if err != nil {
 		return err
 	}
@@ -209,9 +209,9 @@ func (c *change) deviceHealth(b DeviceHealth) error {
 	}
 	switch b.Action {
 	case "checked":
-		d, err = d.Checked(b.OK, b.Reason, c.Index, c.at)
+		d, err = d.Checked(b.OK, b.Reason, c.Step, c.at)
 	case "quarantine":
-		d, err = d.Isolate(c.by, b.Reason, c.Index, c.at)
+		d, err = d.Isolate(c.by, b.Reason, c.Step, c.at)
 	case "clear":
 		d, err = d.Clear(c.by)
 	case "lost":

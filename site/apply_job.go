@@ -57,7 +57,7 @@ func (c *change) enqueue(kind job.RunKind, title, key string, raw []byte, id for
 		j.Term = g.Term
 	}
 	r := Run{ID: j.Run, Kind: kind, Title: forgeyard.Clip(title, job.MaxTitle), Status: job.Queued, Created: c.at, Job: j.ID, By: c.by, Key: key}
-	c.Open = c.Open.Put(j.ID, c.Index)
+	c.Open = c.Open.Put(j.ID, c.Step)
 	c.putJob(j)
 	c.event(&r, job.EventStatus, job.Queued, "queued "+string(kind))
 	c.Runs = c.Runs.Put(r.ID, r)

@@ -87,7 +87,7 @@ func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.Sessi
 		Fence: forgeyard.Fence{Incarnation: c.Incarnation, Term: j.Term, Epoch: j.Epoch},
 	}
 	j.Lease = lease.Lease{
-		Authority: a, Token: c.Index, State: st, Granted: c.at, Protected: j.Spec.Effects == job.EffectsProtected,
+		Authority: a, Token: c.Step, State: st, Granted: c.at, Protected: j.Spec.Effects == job.EffectsProtected,
 		Policy: c.policy(j.Spec), Terms: c.terms(),
 	}
 	rec := EpochRecord{Epoch: j.Epoch, Attempt: j.Attempt, Lease: a.Lease, Runner: r, Session: session, Resumed: j.ResumeFrom, Started: c.at}
@@ -168,7 +168,7 @@ func (c *change) reject(b Reject) error {
 
 func (c *change) avoid(j *Job, a forgeyard.Authority, why string) {
 	kept := slices.DeleteFunc(slices.Clone(j.Avoid), func(v Avoidance) bool { return v.Runner == a.Runner })
-	j.Avoid = append(kept, Avoidance{Runner: a.Runner, Session: a.Session, Reason: forgeyard.Clip(why, 200), Index: c.Index})
+	j.Avoid = append(kept, Avoidance{Runner: a.Runner, Session: a.Session, Reason: forgeyard.Clip(why, 200), Index: c.Step})
 	if len(j.Avoid) > maxAvoid {
 		j.Avoid = j.Avoid[1:]
 	}

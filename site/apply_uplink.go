@@ -24,7 +24,7 @@ func (c *change) uplinkConnect(b UplinkConnect) error {
 		return forgeyard.Errorf("uplink connect", forgeyard.Conflict, "the site reports to %s already", c.Central.Name).WithHint("first: forgeyard-node uplink disconnect")
 	}
 	c.Central = b.Central
-	c.Uplink = c.Uplink.Connect(c.at, c.Index, b.Terms)
+	c.Uplink = c.Uplink.Connect(c.at, c.Step, b.Terms)
 	c.note("uplink", "connected to %s", b.Central.Name)
 	return nil
 }
@@ -35,9 +35,9 @@ func (c *change) uplinkObserve(b UplinkObserve) error {
 		c.Uplink.Terms = *b.Terms
 	}
 	if b.Doubt != "" {
-		c.Uplink = c.Uplink.Doubted(c.at, c.Index, b.Doubt)
+		c.Uplink = c.Uplink.Doubted(c.at, c.Step, b.Doubt)
 	} else {
-		c.Uplink = c.Uplink.Observe(c.at, c.Index, time.Duration(b.Used), b.Contact, c.Outbox.Len())
+		c.Uplink = c.Uplink.Observe(c.at, c.Step, time.Duration(b.Used), b.Contact, c.Outbox.Len())
 	}
 	if c.Uplink.State != before {
 		c.note("uplink", "%s after %s of silence %s", c.Uplink.State, c.Uplink.Used.Round(time.Millisecond), c.Uplink.Doubt)

@@ -43,6 +43,7 @@ type image struct {
 	Open        map[forgeyard.JobID]uint64 `cbor:"23,keyasint"`
 	Ended       []endedRow                 `cbor:"24,keyasint"`
 	EndedSeq    uint64                     `cbor:"25,keyasint"`
+	Step        uint64                     `cbor:"26,keyasint,omitempty"` // only where it is not the index
 }
 
 type eventRow struct {
@@ -74,6 +75,9 @@ func (s *State) image() image {
 		Incarnation: s.Incarnation, Config: s.Config, Members: values(s.Members), Tokens: values(s.Tokens), Runs: values(s.Runs),
 		Jobs: values(s.Jobs), Devices: values(s.Devices), Uplink: s.Uplink, Central: s.Central, Outbox: values(s.Outbox),
 		Sent: s.Sent, Acked: s.Acked, Cursor: s.Cursor, History: s.History, EndedSeq: s.EndedSeq, Open: map[forgeyard.JobID]uint64{},
+	}
+	if s.Step != s.Index {
+		im.Step = s.Step
 	}
 	for _, r := range im.Runs {
 		for _, e := range s.Events.From(EventKey(r.ID)) {
@@ -125,6 +129,7 @@ func DecodeState(b []byte) (*State, error) {
 		Index: im.Index, Site: im.Site, Name: im.Name, PublicKey: im.PublicKey, Created: im.Created, Incarnation: im.Incarnation,
 		Config: im.Config, Uplink: im.Uplink, Central: im.Central, Sent: im.Sent, Acked: im.Acked, Cursor: im.Cursor, History: im.History, EndedSeq: im.EndedSeq,
 	}
+	s.Step = max(im.Index, im.Step)
 	s.fill(im)
 	return s, nil
 }

@@ -33,7 +33,11 @@ import (
 // State is everything the voters agree on. The zero State is a site that was
 // not initialised: it accepts Init and nothing else.
 type State struct {
-	Index       uint64 // of the last applied entry
+	Index uint64 // of the last applied entry
+	// Step numbers the commands: at least the index of the entry, and higher than that of
+	// every command before. Several commands may share an entry, so what must be unique
+	// or rising is made of the step: tokens, identifiers, the order of things.
+	Step        uint64
 	Site        forgeyard.SiteID
 	Name        string
 	PublicKey   []byte // of the site key that signs member credentials
@@ -82,7 +86,7 @@ type Member struct {
 	Disabled bool               `cbor:"14,keyasint,omitempty"`
 	Removed  bool               `cbor:"15,keyasint,omitempty"` // revoked: every member drops the peer
 	Token    forgeyard.TokenID  `cbor:"16,keyasint,omitempty"` // it came in with
-	Order    uint64             `cbor:"17,keyasint"`           // log index of enrolment: the order of promotion
+	Order    uint64             `cbor:"17,keyasint"`           // step of the enrolment: the order of promotion
 }
 
 // Session is one process of a member (07§7).

@@ -141,10 +141,10 @@ func (s *story) apply(out *strings.Builder, raw []byte) {
 	s.tell(out, before, r)
 }
 
-// sameButMemory compares two states but for the index and the memory of requests.
+// sameButMemory compares two states but for the place in the log and the memory of requests.
 func sameButMemory(a, b *State) bool {
 	x, y := *a, *b
-	x.Index, y.Index = 0, 0
+	x.Index, y.Index, x.Step, y.Step = 0, 0, 0, 0
 	x.Requests, x.Order = y.Requests, y.Order
 	return x.Hash() == y.Hash()
 }

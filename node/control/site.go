@@ -124,7 +124,7 @@ func (s siteService) Events(ctx context.Context, r *connect.Request[forgeyardv1.
 				return err
 			}
 		}
-		after = max(after, st.Index)
+		after = max(after, st.Step)
 		if !r.Msg.Follow {
 			return nil
 		}

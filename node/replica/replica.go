@@ -94,7 +94,7 @@ func (r *Replica) Restore(src io.Reader, index uint64) error {
 		return forgeyard.E("restore", forgeyard.Other, err)
 	}
 	if b.Len() == 0 {
-		r.set(&site.State{Index: index})
+		r.set(&site.State{Index: index, Step: index})
 		return nil
 	}
 	s, err := site.DecodeState(b.Bytes())
