@@ -38,6 +38,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/leading"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -90,7 +91,7 @@ type Node struct {
 
 	caps       atomic.Pointer[job.Capabilities]
 	state      atomic.Value // string: node state of 07§12
-	leading    atomic.Pointer[leadership]
+	leading    atomic.Pointer[leading.Leadership]
 	hint       atomic.Pointer[leaderHint]
 	local      *local // the agent's book and the running attempts
 	kick       chan struct{}

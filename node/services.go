@@ -109,7 +109,7 @@ func (s peerService) Renew(ctx context.Context, r *connect.Request[forgeyardv1.R
 		batch = append(batch, controllers.Renewal{Authority: a})
 	}
 	sign := controllers.Sign{Session: forgeyard.SessionID(r.Msg.SessionId), Pressure: r.Msg.Pressure, Refusing: r.Msg.Refusing}
-	answers, err := l.renew(ctx, who, sign, batch)
+	answers, err := l.Renew(ctx, who, sign, batch)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (s peerService) Explain(_ context.Context, r *connect.Request[forgeyardv1.E
 	if l == nil {
 		return nil, notLeading(s.n)
 	}
-	held, all, err := l.explain(forgeyard.JobID(r.Msg.JobId))
+	held, all, err := l.Explain(forgeyard.JobID(r.Msg.JobId))
 	if err != nil {
 		return nil, err
 	}

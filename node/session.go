@@ -236,7 +236,7 @@ func (n *Node) sendRenewal(ctx context.Context, try int, sign controllers.Sign, 
 		for _, a := range batch {
 			rs = append(rs, controllers.Renewal{Authority: a})
 		}
-		return l.renew(ctx, n.enrolment.RunnerID, sign, rs)
+		return l.Renew(ctx, n.enrolment.RunnerID, sign, rs)
 	}
 	addr, c, err := n.peers.leader(try)
 	if err != nil {

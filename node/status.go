@@ -179,7 +179,7 @@ func (n *Node) UplinkUsed(context.Context) (time.Duration, string, time.Time) {
 // Explain implements control.Node.
 func (n *Node) Explain(ctx context.Context, id forgeyard.JobID) (string, []*forgeyardv1.Job_Candidate, error) {
 	if l := n.leading.Load(); l != nil {
-		held, all, err := l.explain(id)
+		held, all, err := l.Explain(id)
 		return held, candidates(all), err
 	}
 	ctx, cancel := context.WithTimeout(ctx, quorumTimeout)

@@ -74,6 +74,7 @@ var table = []line{
 	{dir: "node/runner/spool", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/runner", never: []string{"consensus", "mesh"}},
 	{dir: "node/replica", never: []string{"mesh", "node/controllers", "node/agent"}},
+	{dir: "node/leading", never: []string{"mesh", "node/agent", "node/runner"}},
 	{dir: "node/control", never: []string{"consensus", "mesh", "node/runner"}},
 	{dir: "node"},
 
@@ -83,6 +84,7 @@ var table = []line{
 	{dir: "internal/localsite"},
 	{dir: "internal/demo"},
 	{dir: "internal/bench"},
+	{dir: "internal/overlay", only: []string{}},
 	{dir: "cmd/fyjob", only: []string{".", "internal/invariant", "internal/cborx", "cas", "checkpoint"}},
 	{dir: "cmd/forgeyard-central"},
 	{dir: "cmd/forgeyard-node"},

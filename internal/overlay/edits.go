@@ -1,0 +1,89 @@
+package main
+
+// knownMinor is the Go release whose runtime the edits were read against. Its patch
+// releases are tried, and refused if one of the texts is not there.
+const knownMinor = "1.26"
+
+// edit replaces a text of the runtime that is there once.
+type edit struct{ old, new string }
+
+// file is what happens to one file of package runtime.
+type file struct {
+	name  string
+	edits []edit
+	tail  string // appended
+}
+
+// The same chances in each process: what is drawn before a bubble seeds itself.
+const fixedStart = `	seed := &globalRand.seed
+	startupRand = nil
+	for i := range seed {
+		seed[i] = byte(i + 1)
+	}
+	globalRand.state.Init(*seed)
+	globalRand.init = true
+	unlock(&globalRand.lock)
+	return
+`
+
+// simNext is splitmix64: one word of state, every value once, no allocation.
+const simRand = `
+var (
+	simOn    bool
+	simState uint64
+)
+
+//go:nosplit
+func simNext() uint64 {
+	simState += 0x9e3779b97f4a7c15
+	z := simState
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9
+	z = (z ^ (z >> 27)) * 0x94d049bb133111eb
+	return z ^ (z >> 31)
+}
+
+// simDraws reports whether the running goroutine is in a bubble that was seeded.
+//
+//go:nosplit
+func simDraws() bool {
+	if !simOn {
+		return false
+	}
+	gp := getg().m.curg
+	return gp != nil && gp.bubble != nil
+}
+
+//go:nosplit
+func simRandn(n uint32) uint32 {
+	if simDraws() {
+		return uint32((uint64(uint32(simNext())) * uint64(n)) >> 32)
+	}
+	return cheaprandn(n)
+}
+
+//go:linkname simSeed sim.seedRuntime
+func simSeed(on bool, seed uint64) { simOn, simState = on, seed }
+`
+
+var files = []file{
+	{name: "rand.go", tail: simRand, edits: []edit{
+		{"\tseed := &globalRand.seed\n", fixedStart},
+		{"func rand() uint64 {\n", "func rand() uint64 {\n\tif simDraws() {\n\t\treturn simNext()\n\t}\n"},
+	}},
+	// Which of several ready cases a select takes.
+	{name: "select.go", edits: []edit{
+		{"cheaprandn(uint32(norder + 1))", "simRandn(uint32(norder + 1))"},
+	}},
+	// Which of several timers of one instant fires first. A timer is put into a
+	// bubble's heap by a goroutine of it or by the scheduler on its behalf.
+	{name: "time.go", edits: []edit{
+		{"\t\t\tt.rand = cheaprand()\n", "\t\t\tif simOn {\n\t\t\t\tt.rand = uint32(simNext())\n\t\t\t} else {\n\t\t\t\tt.rand = cheaprand()\n\t\t\t}\n"},
+	}},
+	{name: "proc.go", edits: []edit{
+		{"const haveSysmon = GOARCH != \"wasm\"", "const haveSysmon = false"},
+	}},
+	// Hashes of map keys, the same on every 64-bit machine.
+	{name: "alg.go", edits: []edit{
+		{"func alginit() {\n", "func alginit() {\n\tfor i := range hashkey {\n\t\thashkey[i] = uintptr(bootstrapRand())\n\t}\n\treturn\n"},
+	}},
+}

@@ -1,0 +1,269 @@
+// Package leading is the shell around the controllers: one term of leading, from the
+// first entry of the term to the moment at which the node no longer leads.
+//
+// It steps the controllers at every change of the state, at every alarm that they set
+// and when somebody new is heard, and carries out what they wish: proposals, one at a
+// time for each key, and changes of the group, one at a time at all. It answers
+// heartbeats once a majority has confirmed, after they arrived, that the leadership
+// still holds (decision 3).
+//
+// Invariants: a lease whose expiry has an unknown outcome stays refused for the rest of
+// the leadership; what a leadership holds dies with it.
+//
+// It decides nothing (node/controllers does), and does not know how it is reached. It is
+// a package of its own so that the simulation runs it as the node does.
+//
+// Goroutines: Run is the caller's; each proposal and each change of the group has one,
+// which ends with the context of Run.
+package leading
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/consensus"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/node/controllers"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// refusedPause is how long a leader waits before it makes a refused proposal again.
+const refusedPause = 300 * time.Millisecond
+
+// reshapeFor bounds one change of the group.
+const reshapeFor = 10 * time.Second
+
+// Group is what a leadership needs of the Raft group.
+type Group interface {
+	Confirm(ctx context.Context) (uint64, error)
+	Members() []consensus.Member
+	Stats() consensus.Stats
+	AddNonvoter(ctx context.Context, id, addr string) error
+	Promote(ctx context.Context, id string) error
+	Remove(ctx context.Context, id string) error
+}
+
+// Replica is the node's copy of the state.
+type Replica interface {
+	State() *site.State
+	Changed() <-chan struct{}
+}
+
+// Proposer gets commands into the log.
+type Proposer interface {
+	ProposeAs(ctx context.Context, by string, body site.Body) (site.Reply, error)
+}
+
+// Config is what a leadership is made of. All but Renewed is required.
+type Config struct {
+	Self     forgeyard.RunnerID
+	Term     uint64
+	Group    Group
+	Replica  Replica
+	Proposer Proposer
+	Clock    clock.Clock
+	Log      *slog.Logger
+	// Used is the leader's figure of uplink silence; see controllers.Input.
+	Used func() (used time.Duration, known bool)
+	// Renewed is told how many leases a heartbeat asked for. Nil: nobody.
+	Renewed func(n int)
+}
+
+// Leadership is one term of leading. All methods may be called by any goroutine.
+type Leadership struct {
+	cfg  Config
+	look chan struct{} // capacity 1
+
+	mu        sync.Mutex // guards what is below
+	mem       *controllers.Memory
+	flying    map[string]bool // keys of proposals under way
+	reshaping bool            // a change of the voters is under way
+}
+
+// New begins a leadership: from now on every lease counts anew.
+func New(cfg Config) *Leadership {
+	return &Leadership{cfg: cfg, mem: controllers.NewMemory(cfg.Clock.Now()), flying: map[string]bool{}, look: make(chan struct{}, 1)}
+}
+
+// Term is the term that is led.
+func (l *Leadership) Term() uint64 { return l.cfg.Term }
+
+// Run steps the controllers until ctx ends.
+func (l *Leadership) Run(ctx context.Context) {
+	for {
+		changed := l.cfg.Replica.Changed()
+		now := l.cfg.Clock.Now()
+		l.mu.Lock()
+		effects, wake := controllers.Step(now, l.input())
+		l.mu.Unlock()
+		for _, e := range effects {
+			l.carryOut(ctx, e)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-l.look:
+		case <-l.cfg.Clock.After(wake.Sub(l.cfg.Clock.Now())):
+		}
+	}
+}
+
+// input is called with mu held.
+func (l *Leadership) input() controllers.Input {
+	used, known := l.cfg.Used()
+	return controllers.Input{State: l.cfg.Replica.State(), Mem: l.mem, Used: used, Known: known, Group: GroupMembers(l.cfg.Group, l.cfg.Self), Term: l.cfg.Term}
+}
+
+// GroupMembers is the Raft configuration, with how far each member follows.
+func GroupMembers(g Group, self forgeyard.RunnerID) []controllers.GroupMember {
+	behind := map[string]uint64{string(self): 0}
+	for _, f := range g.Stats().Followers {
+		if f.Known {
+			behind[f.ID] = f.Lag
+		}
+	}
+	var out []controllers.GroupMember
+	for _, m := range g.Members() {
+		lag, known := behind[m.ID]
+		if !known {
+			lag = 1 << 62
+		}
+		out = append(out, controllers.GroupMember{Runner: forgeyard.RunnerID(m.ID), Voter: m.Voter, Behind: lag})
+	}
+	return out
+}
+
+func (l *Leadership) carryOut(ctx context.Context, e controllers.Effect) {
+	switch e := e.(type) {
+	case controllers.Propose:
+		if !l.take(e.Key) {
+			return
+		}
+		go func() {
+			reply, err := l.cfg.Proposer.ProposeAs(ctx, "leader", e.Body)
+			if err != nil && ctx.Err() == nil {
+				l.cfg.Log.Warn("a proposal of the leader failed", "what", e.Key, "err", err)
+			} else if refused := reply.Err(); refused != nil {
+				// What was decided on is not so any more, or rule and decision differ: either way
+				// the same proposal is not made again at once.
+				l.cfg.Log.Info("a proposal of the leader was refused", "what", e.Key, "err", refused)
+				l.pause(ctx)
+			}
+			l.done(e, err == nil)
+		}()
+	case controllers.SetVoter:
+		l.setVoter(ctx, e)
+	}
+}
+
+func (l *Leadership) pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-l.cfg.Clock.After(refusedPause):
+	}
+}
+
+func (l *Leadership) take(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flying[key] {
+		return false
+	}
+	l.flying[key] = true
+	return true
+}
+
+// done ends a proposal. A lease whose expiry had an unknown outcome stays refused for
+// the rest of this leadership.
+func (l *Leadership) done(e controllers.Propose, known bool) {
+	l.mu.Lock()
+	delete(l.flying, e.Key)
+	if x, ok := e.Body.(site.Expire); ok && known {
+		l.mem.Settled(x.Lease)
+	}
+	l.mu.Unlock()
+	l.again()
+}
+
+func (l *Leadership) again() {
+	select {
+	case l.look <- struct{}{}:
+	default: // one look is due already
+	}
+}
+
+// setVoter changes the group, one change at a time.
+func (l *Leadership) setVoter(ctx context.Context, e controllers.SetVoter) {
+	l.mu.Lock()
+	busy := l.reshaping
+	l.reshaping = true
+	l.mu.Unlock()
+	if busy {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, reshapeFor)
+		defer cancel()
+		err := l.reshape(ctx, e)
+		if err != nil && ctx.Err() == nil {
+			l.cfg.Log.Warn("the group could not be changed", "runner", e.Runner, "to", e.Role, "err", err)
+			l.pause(ctx)
+		} else if err == nil {
+			l.cfg.Log.Info("group changed", "runner", e.Runner, "to", e.Role)
+		}
+		l.mu.Lock()
+		l.reshaping = false
+		l.mu.Unlock()
+		l.again()
+	}()
+}
+
+func (l *Leadership) reshape(ctx context.Context, e controllers.SetVoter) error {
+	switch e.Role {
+	case controllers.Voter:
+		return l.cfg.Group.Promote(ctx, string(e.Runner))
+	case controllers.NonVoter:
+		return l.cfg.Group.AddNonvoter(ctx, string(e.Runner), e.Peer)
+	default:
+		return l.cfg.Group.Remove(ctx, string(e.Runner))
+	}
+}
+
+// Renew answers a heartbeat that arrived now. It answers only after a majority has
+// confirmed, since, that this leadership still holds (decision 3).
+func (l *Leadership) Renew(ctx context.Context, r forgeyard.RunnerID, sign controllers.Sign, batch []controllers.Renewal) ([]controllers.RenewalAnswer, error) {
+	arrived := l.cfg.Clock.Now()
+	if _, err := l.cfg.Group.Confirm(ctx); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	_, before := l.mem.Runner(r)
+	sign.At = arrived
+	l.mem.Hello(r, sign)
+	out := l.mem.Renew(arrived, l.input(), batch)
+	l.mu.Unlock()
+	if l.cfg.Renewed != nil {
+		l.cfg.Renewed(len(batch))
+	}
+	if !before {
+		l.again() // somebody new may be able to serve what waits
+	}
+	return out, nil
+}
+
+// Explain says why a job is where it is, by what this leader knows.
+func (l *Leadership) Explain(id forgeyard.JobID) (string, []controllers.Candidate, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	in := l.input()
+	j, ok := in.State.Jobs.Get(id)
+	if !ok {
+		return "", nil, forgeyard.Errorf("explain", forgeyard.NotFound, "no job %s", id)
+	}
+	held, all := controllers.Explain(l.cfg.Clock.Now(), in, j)
+	return held, all, nil
+}
