@@ -11,30 +11,35 @@ import (
 // BenchmarkPropose commits 256-byte commands on three nodes in this process,
 // real databases and synced writes on one disk, streams in memory.
 func BenchmarkPropose(b *testing.B) {
-	for _, clients := range []int{1, 16} {
-		b.Run(fmt.Sprint("clients=", clients), func(b *testing.B) {
-			tn := newTown(b, 3, nil, func(_ int, c *Config) {
-				c.Clock = clock.System()
-				c.Timings = Timings{}
-			})
-			tn.start()
-			g, data := tn.nodes[0].g, make([]byte, 256)
-			b.ResetTimer()
-			var wg sync.WaitGroup
-			for c := range clients {
-				wg.Go(func() {
-					for range (b.N + clients - 1 - c) / clients {
-						if _, err := g.Propose(bg, data); err != nil {
-							b.Error(err)
-							return
-						}
-					}
-				})
+	for _, batches := range []bool{false, true} {
+		for _, clients := range []int{1, 16, 128} {
+			b.Run(fmt.Sprint("batches=", batches, "/clients=", clients), func(b *testing.B) { benchPropose(b, clients, batches) })
+		}
+	}
+}
+
+func benchPropose(b *testing.B, clients int, batches bool) {
+	tn := newTown(b, 3, nil, func(_ int, c *Config) {
+		c.Clock = clock.System()
+		c.Timings = Timings{}
+		c.Batches = func() bool { return batches }
+	})
+	tn.start()
+	g, data := tn.nodes[0].g, make([]byte, 256)
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for c := range clients {
+		wg.Go(func() {
+			for range (b.N + clients - 1 - c) / clients {
+				if _, err := g.Propose(bg, data); err != nil {
+					b.Error(err)
+					return
+				}
 			}
-			wg.Wait()
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
 		})
 	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
 }
 
 // BenchmarkConfirm is a renewal batch: no disk.

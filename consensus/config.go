@@ -14,7 +14,7 @@ import (
 
 // Entry is one committed command.
 type Entry struct {
-	Index uint64
+	Index uint64 // of the log entry; commands that share one come one after the other
 	Term  uint64
 	Data  []byte // the state machine may keep it; nobody changes it
 	// Live is false while the node replays or catches up with what was, or may
@@ -133,6 +133,10 @@ type Config struct {
 	// between nodes, and with snapshots, of one version. Empty: they always are, so every
 	// node must run the same program.
 	StateVersion string
+	// Batches says, at each proposal, that every member of the group reads entries with
+	// several commands (kind 5 of the entry's format): a program that does not would stop
+	// at the first one. It must not take back a yes. Nil: one command an entry.
+	Batches func() bool
 	// OnEvent is called from one goroutine; while it blocks, events queue and
 	// the oldest are dropped. It may not call Close.
 	OnEvent func(Event)

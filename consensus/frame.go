@@ -16,6 +16,7 @@ import (
 //	begin    nonce 16                    also serves as the barrier
 //	mark     nonce 16
 //	check    nonce 16 · index 8 · hash 32
+//	batch    one or more of: length 4 · the user's bytes
 //
 // Integers are big-endian. The log store and the transport have checksums of
 // their own. nonce names the process that proposed. Kinds are append-only.
@@ -28,18 +29,21 @@ const (
 	frameBegin             // a leader's first entry in its term, and every barrier
 	frameMark              // "remember the hash of the state here"
 	frameCheck             // "at the mark at index, mine was hash"
+	frameBatch             // several commands, in their order
 )
 
 const (
 	frameHeader = 2
 	nonceSize   = 16
+	batchItem   = 4 // before each command of a batch
 )
 
 type nonce [nonceSize]byte
 
 type frame struct {
 	kind  frameKind
-	data  []byte // command
+	data  []byte   // command
+	batch [][]byte // batch
 	from  nonce
 	index uint64
 	hash  [32]byte
@@ -50,6 +54,39 @@ func encodeCommand(data []byte) []byte {
 	b[0], b[1] = frameVersion, byte(frameCommand)
 	copy(b[frameHeader:], data)
 	return b
+}
+
+func encodeBatch(batch []*proposal) []byte {
+	size := frameHeader
+	for _, p := range batch {
+		size += batchItem + len(p.data)
+	}
+	b := append(make([]byte, 0, size), frameVersion, byte(frameBatch))
+	for _, p := range batch {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(p.data)))
+		b = append(b, p.data...)
+	}
+	return b
+}
+
+func decodeBatch(body []byte) ([][]byte, error) {
+	var out [][]byte
+	for len(body) > 0 {
+		if len(body) < batchItem {
+			return nil, forgeyard.Errorf("log entry", forgeyard.Corrupt, "a batch ends within a length, after %d commands", len(out))
+		}
+		n := uint64(binary.BigEndian.Uint32(body))
+		body = body[batchItem:]
+		if n > uint64(len(body)) {
+			return nil, forgeyard.Errorf("log entry", forgeyard.Corrupt, "command %d of a batch says %d bytes, %d are left", len(out), n, len(body))
+		}
+		out = append(out, body[:n:n])
+		body = body[n:]
+	}
+	if len(out) == 0 {
+		return nil, forgeyard.Errorf("log entry", forgeyard.Corrupt, "a batch holds no command")
+	}
+	return out, nil
 }
 
 func (f frame) encode() []byte {
@@ -75,6 +112,10 @@ func decodeFrame(b []byte) (frame, error) {
 	case frameCommand:
 		f.data = body
 		return f, nil
+	case frameBatch:
+		batch, err := decodeBatch(body)
+		f.batch = batch
+		return f, err
 	case frameBegin, frameMark:
 	case frameCheck:
 		want += 8 + 32

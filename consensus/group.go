@@ -14,7 +14,8 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/invariant"
 )
 
-// Result is what became of a proposal: its place in the log and what Apply returned.
+// Result is what became of a proposal: its place in the log, which commands of one entry
+// share, and what Apply returned for this one.
 type Result struct {
 	Index uint64
 	Value any
@@ -39,6 +40,7 @@ type Group struct {
 	wake       chan struct{}               // some instance has a fault; capacity 1
 	leadership *leadershipBoard
 	rounds     rounds
+	batches    batchCount
 	transfer   transferWatch
 
 	mu     sync.Mutex
@@ -124,7 +126,7 @@ func (g *Group) Bootstrap(ctx context.Context) error {
 }
 
 // Propose commits a command and returns what Apply made of it on this node.
-// Only the leader can.
+// Only the leader can. Where Config.Batches allows it, commands that wait share an entry.
 //
 // Errors: Unavailable (it certainly did not enter the log; NotLeader in the
 // chain names the leader), Unknown (it may commit, now or under a later
@@ -138,7 +140,12 @@ func (g *Group) Propose(ctx context.Context, data []byte) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r, err := in.propose(ctx, op, encodeCommand(data))
+	var r Result
+	if g.cfg.Batches != nil && g.cfg.Batches() {
+		r, err = in.gather(ctx, op, data)
+	} else {
+		r, err = in.propose(ctx, op, encodeCommand(data))
+	}
 	if errors.Is(err, raft.ErrLeadershipTransferInProgress) {
 		g.checkTransfer(in)
 	}

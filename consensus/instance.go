@@ -28,6 +28,7 @@ type instance struct {
 	quit   chan struct{} // raft has stopped
 	watch  sync.WaitGroup
 	fault  atomic.Pointer[fault] // the first one; the supervisor ends the instance
+	batch  batcher
 
 	mu       sync.Mutex
 	refusing bool

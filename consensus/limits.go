@@ -12,6 +12,18 @@ const (
 	// 1 Mbit/s link.
 	maxAppendEntries = 256
 
+	// maxBatch and maxBatchBytes bound the commands of one entry, a larger command goes
+	// alone. 64 KiB are half a second on a 1 Mbit/s link, and about 200 commands.
+	maxBatch      = 256
+	maxBatchBytes = 64 << 10
+
+	// maxSenders is how many entries of gathered commands are under way at once: while
+	// followers write the one, this node writes the next. More would only make them smaller.
+	maxSenders = 2
+
+	// maxWaiting bounds the proposals that wait for a sender.
+	maxWaiting = 16384
+
 	// logCacheEntries keeps the newest entries in memory, so that followers
 	// which keep up cost no disk reads.
 	logCacheEntries = 1024

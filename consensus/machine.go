@@ -106,6 +106,8 @@ func (m *machine) applyOne(l *raft.Log) any {
 	switch f.kind {
 	case frameCommand:
 		return m.fsm.Apply(Entry{Index: l.Index, Term: l.Term, Data: f.data, Live: m.live(l)})
+	case frameBatch:
+		return m.applyBatch(l, f.batch)
 	case frameBegin:
 		at := position{Term: l.Term, Index: l.Index}
 		if f.from == m.own {

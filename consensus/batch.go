@@ -1,0 +1,164 @@
+package consensus
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/forgeyard/forgeyard-node"
+)
+
+// batcher gathers proposals while entries are under way (group commit): what waits when
+// one of them ends goes into the next entry together. A proposal that finds nothing under
+// way goes alone and at once, so a lone caller pays nothing.
+//
+// Every proposal that was put in gets its answer, because a sender goes on until nothing
+// waits, and raft answers every sender until the instance has stopped.
+type batcher struct {
+	mu      sync.Mutex
+	waiting []*proposal
+	senders int
+}
+
+type proposal struct {
+	data  []byte
+	sent  bool        // guarded by batcher.mu: it may be in the log
+	reply chan answer // capacity 1
+}
+
+type answer struct {
+	Result
+	err error
+}
+
+// gather proposes a command, alone or with others, and waits for what Apply made of it.
+func (in *instance) gather(ctx context.Context, op string, data []byte) (Result, error) {
+	p := &proposal{data: data, reply: make(chan answer, 1)}
+	b := &in.batch
+	b.mu.Lock()
+	if len(b.waiting) >= maxWaiting {
+		b.mu.Unlock()
+		return Result{}, forgeyard.Errorf(op, forgeyard.Unavailable, "%d proposals wait already", maxWaiting)
+	}
+	b.waiting = append(b.waiting, p)
+	if b.senders < maxSenders {
+		b.senders++
+		go in.sendBatches(op)
+	}
+	b.mu.Unlock()
+	select {
+	case a := <-p.reply:
+		return a.Result, a.err
+	case <-ctx.Done():
+		if b.withdraw(p) {
+			return Result{}, forgeyard.E(op, forgeyard.Unavailable, context.Cause(ctx))
+		}
+		return Result{}, context.Cause(ctx)
+	}
+}
+
+// withdraw takes a proposal back that did not leave yet.
+func (b *batcher) withdraw(p *proposal) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p.sent {
+		return false
+	}
+	for i, w := range b.waiting {
+		if w == p {
+			b.waiting = append(b.waiting[:i:i], b.waiting[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// take removes the next batch: oldest first, within the bounds, at least one.
+func (b *batcher) take() []*proposal {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, size := 0, frameHeader
+	for n < len(b.waiting) && n < maxBatch {
+		size += batchItem + len(b.waiting[n].data)
+		if n > 0 && size > maxBatchBytes {
+			break
+		}
+		n++
+	}
+	if n == 0 {
+		b.senders--
+		return nil
+	}
+	batch := b.waiting[:n:n]
+	b.waiting = b.waiting[n:]
+	if len(b.waiting) == 0 {
+		b.waiting = nil // let the answered ones go
+	}
+	for _, p := range batch {
+		p.sent = true
+	}
+	return batch
+}
+
+func (in *instance) sendBatches(op string) {
+	for batch := in.batch.take(); batch != nil; batch = in.batch.take() {
+		in.sendBatch(op, batch)
+	}
+}
+
+func (in *instance) sendBatch(op string, batch []*proposal) {
+	data := encodeCommand(batch[0].data)
+	if len(batch) > 1 {
+		data = encodeBatch(batch)
+	}
+	// No caller's patience ends the wait of the others: raft does, or the instance.
+	r, err := in.propose(context.Background(), op, data)
+	values, _ := r.Value.([]any)
+	for i, p := range batch {
+		a := answer{Result: r, err: err}
+		if len(batch) > 1 {
+			a.Value = nil
+			if i < len(values) { // there are none if the entry was skipped as a replay
+				a.Value = values[i]
+			}
+		}
+		p.reply <- a
+	}
+	in.g.batches.add(len(batch), err == nil)
+}
+
+// applyBatch applies the commands of one entry in their order.
+func (m *machine) applyBatch(l *raft.Log, commands [][]byte) []any {
+	values := make([]any, len(commands))
+	live := m.live(l)
+	for i, data := range commands {
+		values[i] = m.fsm.Apply(Entry{Index: l.Index, Term: l.Term, Data: data, Live: live})
+	}
+	return values
+}
+
+// batchCount is how well proposals gather.
+type batchCount struct {
+	mu       sync.Mutex
+	entries  uint64
+	commands uint64
+}
+
+func (c *batchCount) add(commands int, committed bool) {
+	if !committed {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.entries++
+	c.commands += uint64(commands)
+}
+
+// Batches counts the entries that this node's proposals made since it was opened, and the
+// commands in them. Both stay zero while Config.Batches says no.
+func (g *Group) Batches() (entries, commands uint64) {
+	g.batches.mu.Lock()
+	defer g.batches.mu.Unlock()
+	return g.batches.entries, g.batches.commands
+}
