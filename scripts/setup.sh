@@ -79,6 +79,8 @@ bootstrap() {
 export PATH="$PWD/.cache/go/bin:$PATH"
 want bwrap bubblewrap # the sandbox executor
 want ip iproute2      # network namespaces of the end-to-end tests
+want nft nftables     # their one-way cuts
+want mkfs.ext4 e2fsprogs # and their disks
 if [ "${1:-}" = generate ]; then want protoc protobuf-compiler; fi
 install
 go_is_new || bootstrap

@@ -82,6 +82,7 @@ var table = []line{
 	{dir: "simulation", never: []string{"node", "mesh", "consensus"}},
 	{dir: "internal/cli"},
 	{dir: "internal/localsite"},
+	{dir: "internal/lab"},
 	{dir: "internal/demo"},
 	{dir: "internal/bench"},
 	{dir: "internal/overlay", only: []string{}},

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -49,6 +50,9 @@ type Site struct {
 	Programs Programs
 	Nodes    []*Node
 	Central  *Central
+	// Launch starts a daemon's process; nil: as any process. A test starts it on a machine
+	// of its own with it.
+	Launch func(name string, c *exec.Cmd) error
 
 	daemons []*Daemon // every one that was ever started
 }
@@ -113,10 +117,13 @@ func (n *Node) Up() error {
 }
 
 // UpCentral starts the central daemon. It returns before the daemon answers.
-func (s *Site) UpCentral(name string) error {
+func (s *Site) UpCentral(name string) error { return s.UpCentralAt(name, "127.0.0.1:0") }
+
+// UpCentralAt is UpCentral with an address to listen at.
+func (s *Site) UpCentralAt(name, listen string) error {
 	c := &Central{Dir: filepath.Join(s.Dir, "central")}
 	c.API = newCentralAPI(filepath.Join(c.Dir, "control.sock"))
-	d, err := s.start("central", s.Programs.Central, nil, "--data-dir", c.Dir, "up", "--listen", "127.0.0.1:0", "--name", name)
+	d, err := s.start("central", s.Programs.Central, nil, "--data-dir", c.Dir, "up", "--listen", listen, "--name", name)
 	if err != nil {
 		return err
 	}

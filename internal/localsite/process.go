@@ -39,7 +39,11 @@ func (s *Site) start(name, program string, env []string, args ...string) (*Daemo
 	d.cmd.Env = append(plainEnv(), env...)
 	d.cmd.Stdout, d.cmd.Stderr = out, out
 	ownGroup(d.cmd) // Ctrl-C on the terminal is ours to handle
-	if err := d.cmd.Start(); err != nil {
+	launch := s.Launch
+	if launch == nil {
+		launch = func(_ string, c *exec.Cmd) error { return c.Start() }
+	}
+	if err := launch(name, d.cmd); err != nil {
 		return nil, forgeyard.E("start "+name, forgeyard.Unavailable, err)
 	}
 	d.PID = d.cmd.Process.Pid
@@ -61,6 +65,9 @@ func plainEnv() []string {
 	}
 	return out
 }
+
+// Allow says that the daemon may end: what is done to its machine may end it.
+func (d *Daemon) Allow() { d.allowed.Store(true) }
 
 // Kill is kill -9: it returns when the process is gone.
 func (d *Daemon) Kill() error {
