@@ -8,6 +8,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // central is a tiny model of the daemon: everything it answers is on its disk.
@@ -37,9 +38,8 @@ type syncRequest struct {
 }
 
 type syncAnswer struct {
-	acked       uint64
+	reckon.Answer
 	delegations []site.Delegation
-	cancelled   []forgeyard.GrantID
 }
 
 func newCentral(s *sim) *central { return &central{s: s} }
@@ -62,13 +62,13 @@ func (c *central) sync(req syncRequest) syncAnswer {
 			c.takeIn(r)
 		}
 	}
-	a := syncAnswer{acked: c.last}
+	a := syncAnswer{Answer: reckon.Answer{Acked: c.last, Terms: c.s.shape.terms}}
 	for _, d := range c.delegations {
 		if d.Seq > req.cursor && len(a.delegations) < 3 {
 			a.delegations = append(a.delegations, d)
 		}
 	}
-	a.cancelled = append(a.cancelled, c.cancelled...)
+	a.Cancelled = append(a.Cancelled, c.cancelled...)
 	return a
 }
 

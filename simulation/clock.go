@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // epoch is the true wall time at which every run begins.
 var epoch = time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// nodeClock is what one machine sees of true time. It implements clock.Clock for
-// the witness; nothing here waits on channels.
+// nodeClock is what one machine sees of true time.
 type nodeClock struct {
 	s       *sim
 	ppm     int64 // its rate is 1 + ppm/1e6
@@ -27,19 +27,14 @@ const firstInstant = int64(time.Second)
 
 func (c *nodeClock) local(t int64) int64 { return t + t/1_000_000*c.ppm }
 
-// Now implements clock.Clock.
+// Now counts through sleep, from the boot.
 func (c *nodeClock) Now() forgeyard.Instant {
 	return forgeyard.Instant(firstInstant + c.local(c.s.now-c.bootAt))
 }
 
-// Wall implements clock.Clock.
 func (c *nodeClock) Wall() time.Time { return epoch.Add(time.Duration(c.s.now + c.wallOff)) }
 
-// BootID implements clock.Clock.
 func (c *nodeClock) BootID() string { return fmt.Sprintf("%s-boot-%d", c.name, c.boots) }
-
-// After implements clock.Clock. The simulation waits by events, not by channels.
-func (c *nodeClock) After(time.Duration) <-chan time.Time { return nil }
 
 func (c *nodeClock) wall() forgeyard.Wall { return forgeyard.WallOf(c.Wall()) }
 
@@ -54,4 +49,9 @@ func (c *nodeClock) span(d time.Duration) int64 {
 func (c *nodeClock) reboot() {
 	c.boots++
 	c.bootAt = c.s.now
+}
+
+// reading is one look at the machine's clocks.
+func (n *node) reading() reckon.Reading {
+	return reckon.Reading{Now: n.clk.Now(), Wall: n.clk.Wall(), Boot: n.clk.BootID(), TimeSet: n.clk.trusted}
 }

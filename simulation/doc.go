@@ -1,7 +1,7 @@
 // Package simulation runs whole sites from one seed: three voters that are runners
 // too, and a central daemon, in one goroutine, over the real rules of site, lease,
-// job, checkpoint and devices, the real node/controllers and node/agent, and the real
-// uplink.Witness.
+// job, checkpoint and devices, the real node/controllers, node/agent
+// and uplink/reckon.
 //
 //	seed ─▶ shape (settings, jobs, devices, which faults) ─▶ safety half ─▶ heal ─▶ progress
 //

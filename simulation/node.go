@@ -2,14 +2,13 @@ package simulation
 
 import (
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/site"
-	"github.com/forgeyard/forgeyard-node/uplink"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // node is one machine and the process on it.
@@ -40,7 +39,7 @@ type node struct {
 
 	// On disk.
 	spool   []completion
-	witness *uplink.Witness
+	witness reckon.Memory
 	host    map[forgeyard.DeviceID]*hosted
 }
 
@@ -136,12 +135,9 @@ func (n *node) start(power bool) {
 	if power {
 		n.clk.reboot()
 	}
-	if power || n.witness == nil || n.s.chance(100) { // its file is written behind its back
-		w, err := uplink.OpenWitness(uplink.WitnessConfig{Path: filepath.Join("/nonexistent", n.name), Clock: n.clk, TimeSource: func() bool { return n.clk.trusted }})
-		if err != nil {
-			panic(err) // a file that is not there is no error
-		}
-		n.witness = w
+	n.witness.Own = false
+	if n.life == 1 || n.s.chance(100) { // its file was lost, or its last figure not yet on disk
+		n.witness = reckon.Memory{}
 	}
 	n.role, n.leads, n.commit, n.applied, n.votes = follower, -1, 0, 0, 0
 	n.pending, n.waiters, n.lead, n.execs, n.soon = nil, nil, nil, nil, false

@@ -305,7 +305,7 @@ func (n *node) applyTo(i uint64) {
 	n.applied = i
 	now := n.state()
 	if now.Uplink.Marked != before.Uplink.Marked && now.Uplink.Marked > n.bootLast {
-		n.witness.Saw(now.Uplink)
+		n.witness.Saw(now.Uplink, n.reading())
 	}
 	for _, p := range n.takePending(func(p pendingEntry) bool { return p.index <= i }) {
 		if n.termAt(p.index) == p.term {

@@ -15,6 +15,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/api/wire"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // Applicant is the site as it presents itself to a daemon.
@@ -66,7 +67,7 @@ func Connect(ctx context.Context, m *mesh.Mesh, who Applicant, ticket string) (s
 		return site.UplinkConnect{}, forgeyard.E("uplink connect", forgeyard.Other, err).WithHint("check that the daemon runs and that its clock and the ticket's age allow it; then run the same command again")
 	}
 	terms := TermsOf(resp.Msg.Terms)
-	if err := CheckTerms(terms); err != nil {
+	if err := reckon.CheckTerms(terms); err != nil {
 		return site.UplinkConnect{}, forgeyard.E("uplink connect: the daemon's terms", forgeyard.Invalid, err)
 	}
 	return site.UplinkConnect{

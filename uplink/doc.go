@@ -1,7 +1,7 @@
 // Package uplink is the site's side of its central daemon: it decides how much
 // silence the site has used, and exchanges delegations for results.
 //
-// It acts, on the leader only; the arithmetic stands in silence.go and is pure.
+// It acts, on the leader only; what is decided stands in uplink/reckon and is pure.
 //
 //	          Run begins
 //	              │  committed figure + largest elapsed that a voter vouches for

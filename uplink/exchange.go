@@ -13,9 +13,9 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	v1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
-	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 const opSync = "uplink"
@@ -35,7 +35,7 @@ func (l *Link) sync(ctx context.Context) (more bool, err error) {
 	defer l.syncMu.Unlock()
 	defer func() { l.note(ctx, err) }()
 	s := l.cfg.State()
-	if err := mayCall(s); err != nil {
+	if err := reckon.MayCall(s); err != nil {
 		return false, err
 	}
 	req, more, err := l.request(s)
@@ -51,20 +51,10 @@ func (l *Link) sync(ctx context.Context) (more bool, err error) {
 	if s = l.cfg.State(); s.Central.Peer != l.central {
 		return false, forgeyard.Errorf(opSync, forgeyard.Conflict, "the site's daemon changed during the exchange")
 	}
-	if err := mayCall(s); err != nil {
+	if err := reckon.MayCall(s); err != nil {
 		return false, err
 	}
 	return more && resp.Acked >= req.First, l.take(ctx, s, resp, sent)
-}
-
-func mayCall(s *site.State) error {
-	switch {
-	case s.Central.Peer == "":
-		return forgeyard.Errorf(opSync, forgeyard.Conflict, "the site has no central daemon").WithHint("forgeyard-node uplink connect TICKET")
-	case s.Central.Drill:
-		return forgeyard.Errorf(opSync, forgeyard.Unavailable, "a drill cuts the uplink").WithHint("forgeyard-node uplink drill restore")
-	}
-	return nil
 }
 
 // request collects what goes with the next exchange: the outbox from its oldest
@@ -78,20 +68,12 @@ func (l *Link) request(s *site.State) (*v1.SyncRequest, bool, error) {
 		req.Holders = l.cfg.Holders()
 		req.Holders = req.Holders[:min(len(req.Holders), MaxHolders)]
 	}
-	size := 0
-	for n := s.Acked + 1; n <= s.Sent; n++ {
-		r, ok := s.Outbox.Get(site.SeqKey(n))
-		if !ok || r.Seq != n {
-			return nil, false, forgeyard.Errorf(opSync, forgeyard.Corrupt, "record %d is missing from the outbox of %d to %d", n, s.Acked+1, s.Sent)
-		}
-		b := cborx.Marshal(r)
-		if len(req.Records) == MaxBatchRecords || len(req.Records) > 0 && size+len(b) > limit {
-			return req, true, nil
-		}
-		req.Records = append(req.Records, b)
-		size += len(b)
+	out, err := reckon.Collect(s, limit)
+	if err != nil {
+		return nil, false, err
 	}
-	return req, false, nil
+	req.Records = out.Bytes
+	return req, out.More, nil
 }
 
 // connectivity is how the site stands, for the people at the daemon.
@@ -123,10 +105,10 @@ func (l *Link) call(ctx context.Context, s *site.State, req *v1.SyncRequest) (*v
 	l.cut = nil
 	switch {
 	case err == nil:
-		l.timeouts, l.batch = 0, min(l.batch*2, MaxBatchBytes)
+		l.timeouts, l.batch = 0, reckon.BatchAfter(l.batch, false)
 		return resp.Msg, nil
 	case late:
-		l.timeouts, l.batch = l.timeouts+1, max(l.batch/2, minBatchBytes)
+		l.timeouts, l.batch = l.timeouts+1, reckon.BatchAfter(l.batch, true)
 		return nil, forgeyard.E(opSync, forgeyard.Unavailable, fmt.Errorf("no answer within %s", timeout))
 	}
 	if forgeyard.KindOf(err) == forgeyard.Other {
@@ -141,76 +123,53 @@ func (l *Link) clientFor(s *site.State) (forgeyardv1connect.DelegationServiceCli
 	if l.client == nil || l.central != s.Central.Peer {
 		l.central, l.client = s.Central.Peer, l.cfg.Client(s.Central.Peer)
 	}
-	base := min(max(s.Uplink.Terms.SilentAfter/2, minCall), maxCall)
-	return l.client, min(base<<min(l.timeouts, 6), maxCall)
+	return l.client, reckon.CallTimeout(s.Uplink.Terms, l.timeouts)
 }
 
 // take brings an answer into the log, in the order that the package comment gives.
 func (l *Link) take(ctx context.Context, s *site.State, r *v1.SyncResponse, sent forgeyard.Instant) error {
-	terms := TermsOf(r.Terms)
-	if err := CheckTerms(terms); err != nil {
-		return forgeyard.E("uplink: the daemon's terms", forgeyard.Invalid, err)
+	a := reckon.Answer{Acked: r.Acked, Terms: TermsOf(r.Terms)}
+	for _, g := range r.Cancelled {
+		a.Cancelled = append(a.Cancelled, forgeyard.GrantID(g))
 	}
-	if r.Acked > s.Sent {
-		return forgeyard.Errorf(opSync, forgeyard.Invalid, "the daemon acknowledged record %d, only %d were sent", r.Acked, s.Sent)
+	if err := a.Check(s); err != nil {
+		return err
 	}
 	for _, v := range r.Verdicts {
 		if v.Verdict == string(site.StaleRejected) || v.Verdict == string(site.InvalidRejected) {
 			l.cfg.Log.Warn("the central daemon refused a record", "record", v.Seq, "verdict", v.Verdict, "reason", v.Reason)
 		}
 	}
-	if err := l.cancelFirst(ctx, s, r.Cancelled); err != nil {
+	if err := l.cancelFirst(ctx, s, a); err != nil {
 		return err
 	}
-	l.heard(sent, terms)
-	if st := s.Uplink.State; st != lease.Online && st != lease.Reconciling {
-		// The contact enters the log before what follows from it, so that a site with records
-		// to deliver is seen to reconcile.
-		if err := l.propose(ctx, site.UplinkObserve{Used: int64(l.cfg.Clock.Now().Sub(sent)), Contact: true, Terms: &terms}); err != nil {
+	l.heard(sent, a.Terms)
+	for _, b := range a.Follows(s, l.cfg.Clock.Now().Sub(sent)) {
+		if err := l.propose(ctx, b); err != nil {
 			return err
 		}
 	}
-	if r.Acked > s.Acked {
-		if err := l.propose(ctx, site.OutboxAck{Upto: r.Acked}); err != nil {
-			return err
-		}
-		poke(l.wakeup)
-	}
+	poke(l.wakeup)
 	return l.hand(s, r)
 }
 
 // cancelFirst cancels what the daemon took back before anything else follows from
-// the contact (E15). The record itself comes later, in its order, and changes nothing then.
-func (l *Link) cancelFirst(ctx context.Context, s *site.State, grants []string) error {
-	if len(grants) == 0 {
-		return nil
-	}
-	if len(grants) > MaxCancelled {
-		return forgeyard.Errorf(opSync, forgeyard.Limit, "the daemon takes back %d grants at once, the bound is %d", len(grants), MaxCancelled)
-	}
-	gone := map[forgeyard.GrantID]bool{}
-	for _, g := range grants {
-		gone[forgeyard.GrantID(g)] = true
-	}
-	for id := range s.Open.All() {
-		j, ok := s.Jobs.Get(id)
-		if !ok || j.Grant == nil || !gone[j.Grant.ID] || j.CancelAt != 0 || j.Status.Terminal() {
-			continue
-		}
+// the contact, and ends the prefetch of it.
+func (l *Link) cancelFirst(ctx context.Context, s *site.State, a reckon.Answer) error {
+	for _, id := range a.Cancels(s) {
 		if err := l.propose(ctx, site.Cancel{Job: id}); err != nil {
 			return err
 		}
-		l.cfg.Log.Info("the central daemon took a job back", "job_id", id, "grant_id", j.Grant.ID)
+		l.cfg.Log.Info("the central daemon took a job back", "job_id", id)
 	}
-	l.stopCancelled(gone)
+	l.stopCancelled(reckon.Gone(a.Cancelled, nil))
 	return nil
 }
 
 // heard counts from the send of an exchange that succeeded.
 func (l *Link) heard(sent forgeyard.Instant, terms lease.UplinkTerms) {
 	l.mu.Lock()
-	l.count = count{known: true, from: sent}
-	l.contact = &contact{sent: sent, terms: terms}
+	l.count.Heard(sent, terms)
 	l.status.LastContact = l.cfg.Clock.Wall()
 	l.mu.Unlock()
 	poke(l.wakeup)

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // TestTicketOfVersion1: it may have been written on paper before the upgrade. Its secret
@@ -33,13 +33,13 @@ func TestTicketOfVersion1(t *testing.T) {
 // TestWitnessFileOfVersion1: a witness that forgot across an upgrade would let the
 // allowance count as used up.
 func TestWitnessFileOfVersion1(t *testing.T) {
-	want := sighting{Index: 4711, Boot: "boot-1", Instant: 90_000_000_000, Wall: 1_800_000_000_000}
+	want := reckon.Sighting{Index: 4711, Boot: "boot-1", Instant: 90_000_000_000, Wall: 1_800_000_000_000}
 	path := filepath.Join(t.TempDir(), "witness")
-	if err := os.WriteFile(path, golden.Bytes(t, "testdata/witness-v1.hex", cborx.Marshal(want)), 0o600); err != nil {
+	if err := os.WriteFile(path, golden.Bytes(t, "testdata/witness-v1.hex", want.Encode()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w, err := OpenWitness(WitnessConfig{Path: path, Clock: clock.NewManual(time.Unix(1_800_000_000, 0))})
-	if err != nil || w.seen != want {
+	if err != nil || w.mem.Seen != want {
 		t.Fatalf("%+v %v", w, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // intakeBatch is what one answer delegated.
@@ -22,28 +23,25 @@ func (l *Link) hand(s *site.State, r *v1.SyncResponse) error {
 	if len(r.Delegations) == 0 {
 		return nil
 	}
-	if len(r.Delegations) > MaxDelegations {
-		return forgeyard.Errorf(opSync, forgeyard.Limit, "the daemon sent %d delegations at once, the bound is %d", len(r.Delegations), MaxDelegations)
+	if len(r.Delegations) > reckon.MaxDelegations {
+		return forgeyard.Errorf(opSync, forgeyard.Limit, "the daemon sent %d delegations at once, the bound is %d", len(r.Delegations), reckon.MaxDelegations)
 	}
-	b := &intakeBatch{gone: map[forgeyard.GrantID]bool{}}
-	last := s.Cursor
+	b := &intakeBatch{}
 	for _, raw := range r.Delegations {
 		d, err := DecodeDelegation(raw)
 		if err != nil {
 			return forgeyard.E("uplink: a delegation", forgeyard.Other, err).WithHint("the daemon may be of a newer version than this node")
 		}
-		if d.Seq <= last {
-			return forgeyard.Errorf(opSync, forgeyard.Invalid, "delegation %d does not follow %d", d.Seq, last)
-		}
-		last = d.Seq
 		b.list = append(b.list, d)
-		if d.Cancel {
-			b.gone[d.Grant.ID] = true
-		}
 	}
-	for _, g := range r.Cancelled {
-		b.gone[forgeyard.GrantID(g)] = true
+	if err := reckon.CheckDelegations(s.Cursor, b.list); err != nil {
+		return err
 	}
+	cancelled := make([]forgeyard.GrantID, len(r.Cancelled))
+	for i, g := range r.Cancelled {
+		cancelled[i] = forgeyard.GrantID(g)
+	}
+	b.gone = reckon.Gone(cancelled, b.list)
 	l.mu.Lock()
 	l.todo = b
 	l.mu.Unlock()
@@ -96,54 +94,27 @@ func (l *Link) intake(ctx context.Context) {
 	}
 }
 
-// takeIn proposes the delegations of a batch, each after its inputs are here. What
-// needs none is proposed together.
+// takeIn carries out the steps of a batch, in their order.
 func (l *Link) takeIn(ctx context.Context, b *intakeBatch) error {
-	var ready []site.Delegation
-	size := 0
-	flush := func() error {
-		if len(ready) == 0 {
-			return nil
+	for _, st := range reckon.Intake(l.cfg.State().Cursor, b.list, b.gone) {
+		var err error
+		switch {
+		case st.Bring == nil:
+			err = l.propose(ctx, site.Delegate{From: l.cfg.State().Cursor, To: st.Propose[len(st.Propose)-1].Seq, Grants: st.Propose})
+		case l.cfg.Prefetch != nil:
+			err = l.bring(ctx, *st.Bring)
 		}
-		err := l.propose(ctx, site.Delegate{From: l.cfg.State().Cursor, To: ready[len(ready)-1].Seq, Grants: ready})
-		ready, size = nil, 0
-		return err
+		if err != nil {
+			return err
+		}
 	}
-	cursor := l.cfg.State().Cursor
-	for _, d := range b.list {
-		if d.Seq <= cursor {
-			continue
-		}
-		if l.cfg.Prefetch != nil && !d.Cancel && !b.gone[d.Grant.ID] && hasInputs(d) {
-			if err := flush(); err != nil {
-				return err
-			}
-			if err := l.bring(ctx, d); err != nil {
-				return err
-			}
-		}
-		if size+len(d.Spec) > maxDelegateBytes {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-		ready = append(ready, d)
-		size += len(d.Spec) + 512
-	}
-	return flush()
-}
-
-// hasInputs says whether anything must be brought. A spec that cannot be read
-// needs nothing: the log refuses it, and the daemon is told why.
-func hasInputs(d site.Delegation) bool {
-	spec, err := job.DecodeSpec(d.Spec)
-	return err == nil && len(spec.Inputs) > 0
+	return nil
 }
 
 // bring fetches the inputs of one delegation. Nil: they are here, or will never be
 // and the job is to fail with that reason.
 func (l *Link) bring(ctx context.Context, d site.Delegation) error {
-	if mayCall(l.cfg.State()) != nil {
+	if reckon.MayCall(l.cfg.State()) != nil {
 		return forgeyard.Errorf(opSync, forgeyard.Unavailable, "the link is cut; the inputs of %s wait", forgeyard.Short(d.Grant.ID))
 	}
 	fctx, cancel := context.WithCancel(ctx)

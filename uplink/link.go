@@ -11,8 +11,14 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
-	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
+)
+
+// What the voters say, as package reckon has it.
+type (
+	Vouch = reckon.Vouch
+	How   = reckon.How
 )
 
 // Config binds a Link. State, Propose, Vouch and Client are required.
@@ -61,8 +67,7 @@ type Link struct {
 	syncMu sync.Mutex // one exchange at a time; taken before mu
 
 	mu        sync.Mutex // guards what follows
-	count     count
-	contact   *contact // the newest success that is not committed yet
+	count     reckon.Keeper
 	status    Status
 	central   string // whose client it is
 	client    forgeyardv1connect.DelegationServiceClient
@@ -72,11 +77,6 @@ type Link struct {
 	todo      *intakeBatch       // what intake does next
 	prefetch  forgeyard.GrantID  // what intake brings now
 	stopFetch context.CancelFunc
-}
-
-type contact struct {
-	sent  forgeyard.Instant
-	terms lease.UplinkTerms
 }
 
 // New checks the configuration. Nothing runs before Run.
@@ -90,7 +90,7 @@ func New(cfg Config) (*Link, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Link{cfg: cfg, wakeup: make(chan struct{}, 1), fresh: make(chan struct{}, 1), batch: MaxBatchBytes / 4}, nil
+	return &Link{cfg: cfg, wakeup: make(chan struct{}, 1), fresh: make(chan struct{}, 1), batch: reckon.MaxBatchBytes / 4}, nil
 }
 
 // Used is how long the uplink has been silent, by this leader's own count. It is
@@ -100,7 +100,7 @@ func (l *Link) Used() (time.Duration, bool) {
 	now := l.cfg.Clock.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.count.at(now), l.count.known
+	return l.count.Used(now)
 }
 
 // Status says how the exchanges go.
@@ -138,24 +138,24 @@ func (l *Link) Run(ctx context.Context) error {
 func (l *Link) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.count, l.contact, l.todo = count{}, nil, nil
+	l.count, l.todo = reckon.Keeper{}, nil
 	l.status.LastContact = time.Time{}
 }
 
 // keep commits the silence. It closes ready once the base was established first.
 func (l *Link) keep(ctx context.Context, ready chan struct{}) {
-	var k keeper
+	central := "" // whose silence is counted; empty: nobody's yet
 	for ctx.Err() == nil {
 		s := l.cfg.State()
-		if s.Central.Peer != k.central {
-			k = keeper{central: s.Central.Peer}
+		if s.Central.Peer != central {
+			central = s.Central.Peer
 			l.forget()
-			if k.central != "" && !l.establish(ctx, s) {
-				k = keeper{} // ask again
+			if central != "" && !l.establish(ctx, s) {
+				central = "" // ask again
 			}
 			s = l.cfg.State()
 		}
-		if k.central != "" && ready != nil {
+		if central != "" && ready != nil {
 			close(ready)
 			ready = nil
 		}
@@ -163,8 +163,8 @@ func (l *Link) keep(ctx context.Context, ready chan struct{}) {
 			l.hangUp()
 		}
 		wait := pollEvery
-		if k.central != "" {
-			wait = l.commit(ctx, s, &k)
+		if central != "" {
+			wait = l.commit(ctx, s)
 		}
 		select {
 		case <-l.cfg.Clock.After(wait):
@@ -174,80 +174,51 @@ func (l *Link) keep(ctx context.Context, ready chan struct{}) {
 	}
 }
 
-// keeper is keep's own memory of one daemon.
-type keeper struct {
-	central string
-	last    forgeyard.Instant // of our last commit; zero: none yet
-}
-
 func (l *Link) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.count, l.contact = count{}, nil
+	l.count = reckon.Keeper{}
 }
 
 // establish finds the base of the count: what is committed, and what the voters
 // say has passed since. False: it could not be committed, try again.
 func (l *Link) establish(ctx context.Context, s *site.State) bool {
-	from := l.cfg.Clock.Now() // before the question: its way is counted twice rather than not at all
+	from := l.cfg.Clock.Now()
 	vctx, cancel := context.WithTimeout(ctx, vouchTimeout)
 	vs := l.cfg.Vouch(vctx, s.Uplink.Marked)
 	cancel()
-	best, doubt := resume(vs)
-	used := s.Uplink.Used + best.Elapsed
-	if doubt != "" {
-		l.cfg.Log.Warn("the uplink's allowance counts as used up", "reason", doubt)
+	base := reckon.Resume(s.Uplink, vs)
+	if base.Doubt != "" {
+		l.cfg.Log.Warn("the uplink's allowance counts as used up", "reason", base.Doubt)
 		if s.Uplink.Doubt == "" {
-			if err := l.propose(ctx, site.UplinkObserve{Doubt: doubt}); err != nil {
+			if err := l.propose(ctx, site.UplinkObserve{Doubt: base.Doubt}); err != nil {
 				return false
 			}
 		}
-		used = max(used, s.Uplink.Terms.Allowance)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.contact == nil { // else the exchange was quicker, and knows better
-		l.count = count{known: true, base: used, from: from}
-	}
-	l.cfg.Log.Info("uplink counted on", "committed", s.Uplink.Used, "since", best.Elapsed, "by", string(best.How))
+	l.count.Begin(base.Used, from)
+	l.cfg.Log.Info("uplink counted on", "committed", s.Uplink.Used, "since", base.Best.Elapsed, "by", string(base.Best.How))
 	return true
 }
 
 // commit commits the figure if it is time and says when to look again.
-func (l *Link) commit(ctx context.Context, s *site.State, k *keeper) time.Duration {
+func (l *Link) commit(ctx context.Context, s *site.State) time.Duration {
 	now := l.cfg.Clock.Now()
 	l.mu.Lock()
-	used, c := l.count.at(now), l.contact
+	c, yes, wait := l.count.Look(now, s.Uplink, s.Outbox.Len())
 	l.mu.Unlock()
-	v := sight{uplink: s.Uplink, pending: s.Outbox.Len(), used: used, fresh: c != nil, since: now.Sub(k.last), first: k.last == 0}
-	if c != nil {
-		v.terms = &c.terms
+	if !yes {
+		return wait
 	}
-	if o, yes := wish(v); yes {
-		if err := l.propose(ctx, o); err != nil {
-			return pollEvery
-		}
-		k.last = now
-		l.committed(c)
-		return 0
+	if err := l.propose(ctx, c.Body); err != nil {
+		return pollEvery
 	}
-	wait := pollEvery
-	if d, ok := untilThreshold(s.Uplink.Terms, used); ok {
-		wait = min(wait, d)
-	}
-	if d := commitEvery - now.Sub(k.last); k.last != 0 && d > 0 {
-		wait = min(wait, d)
-	}
-	return wait
-}
-
-// committed notes that the contact is in the log, unless a newer one came.
-func (l *Link) committed(c *contact) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.contact == c {
-		l.contact = nil
-	}
+	l.count.Committed(c, now)
+	return 0
 }
 
 // propose puts a command into the log; an error in its reply is an error too.
@@ -303,5 +274,5 @@ func (l *Link) interval(s *site.State) time.Duration {
 	if l.cfg.Interval > 0 {
 		return l.cfg.Interval
 	}
-	return intervalFor(s.Uplink.Terms)
+	return reckon.Interval(s.Uplink.Terms)
 }

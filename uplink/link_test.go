@@ -14,6 +14,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 type rig struct {
@@ -31,7 +32,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	r.site = newTestSite(t, r.clk)
 	r.cfg = Config{
 		State: r.site.state, Propose: r.site.propose, Clock: r.clk,
-		Vouch:  func(context.Context, uint64) []Vouch { return []Vouch{{Known: true, How: ByBoot}} },
+		Vouch:  func(context.Context, uint64) []Vouch { return []Vouch{{Known: true, How: reckon.ByBoot}} },
 		Client: func(string) forgeyardv1connect.DelegationServiceClient { return r.far },
 	}
 	if change != nil {
@@ -109,7 +110,7 @@ func TestNewLeaderCountsOn(t *testing.T) {
 	vouched := 7 * time.Second
 	r := newRig(t, func(c *Config) {
 		c.Vouch = func(context.Context, uint64) []Vouch {
-			return []Vouch{{Known: true, Elapsed: vouched, How: ByBoot}, {Why: "far away"}}
+			return []Vouch{{Known: true, Elapsed: vouched, How: reckon.ByBoot}, {Why: "far away"}}
 		}
 	})
 	r.far.down = true
@@ -318,7 +319,7 @@ func TestBadAnswers(t *testing.T) {
 	for name, change := range map[string]func(*fakeCentral){
 		"no terms":       func(f *fakeCentral) { f.terms = lease.UplinkTerms{} },
 		"acked too much": func(f *fakeCentral) { f.acked = 99 },
-		"many cancels":   func(f *fakeCentral) { f.cancelled = make([]string, MaxCancelled+1) },
+		"many cancels":   func(f *fakeCentral) { f.cancelled = make([]string, reckon.MaxCancelled+1) },
 	} {
 		r.far.set(func(f *fakeCentral) { f.terms, f.acked, f.cancelled = testTerms, 0, nil; change(f) })
 		if err := r.link.Sync(context.Background()); err == nil {

@@ -57,6 +57,7 @@ var table = []line{
 	// The log orders opaque commands and knows nothing of what they mean.
 	{dir: "consensus", only: []string{".", "internal/invariant", "internal/cborx", "internal/clock"}},
 	{dir: "mesh", never: []string{"consensus", "site", "lease", "job", "checkpoint", "devices"}},
+	{dir: "uplink/reckon", pure: true},
 	{dir: "uplink"},
 	{dir: "uplink/central", never: []string{"consensus"}},
 

@@ -13,6 +13,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // NewTicket keeps the hash of a ticket's secret, with its terms and end.
@@ -20,7 +21,7 @@ func (s *Store) NewTicket(id forgeyard.TokenID, hash [32]byte, ttl time.Duration
 	if ttl < minTicketTTL || ttl > maxTicketTTL {
 		return 0, forgeyard.Errorf("ticket create", forgeyard.Invalid, "ttl %s is not in [%s, %s]", ttl, minTicketTTL, maxTicketTTL)
 	}
-	if err := uplink.CheckTerms(terms); err != nil {
+	if err := reckon.CheckTerms(terms); err != nil {
 		return 0, forgeyard.E("ticket create", forgeyard.Invalid, err)
 	}
 	now := s.now()

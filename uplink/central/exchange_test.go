@@ -19,6 +19,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 var errCut = forgeyard.Errorf("transport", forgeyard.Unavailable, "the link was cut")
@@ -306,7 +307,7 @@ func TestExchangeStory(t *testing.T) {
 func TestCancelIsPendingUntilTaken(t *testing.T) {
 	st := newTestStore(t)
 	st.enrol()
-	for i := range uplink.MaxDelegations + 5 {
+	for i := range reckon.MaxDelegations + 5 {
 		st.delegate(fmt.Sprintf("g%03d", i))
 	}
 	j, changed, err := st.Cancel("g000")
@@ -319,7 +320,7 @@ func TestCancelIsPendingUntilTaken(t *testing.T) {
 	}
 	a, err := st.Exchange(sent{site: testSiteID, incarnation: 1, first: 1})
 	must(t, err)
-	if len(a.delegations) != uplink.MaxDelegations || len(a.gone) != 1 || a.gone[0] != "g000" {
+	if len(a.delegations) != reckon.MaxDelegations || len(a.gone) != 1 || a.gone[0] != "g000" {
 		t.Errorf("%d delegations, taken back first: %v", len(a.delegations), a.gone)
 	}
 	st.kill()

@@ -16,6 +16,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/api/wire"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/uplink"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // delegation serves sites: Enrol to visitors, Sync to members of enrolled sites.
@@ -146,8 +147,8 @@ func readSync(speaker string, m *v1.SyncRequest) (sent, error) {
 		site: forgeyard.SiteID(m.SiteId), incarnation: m.Incarnation, cursor: m.Cursor, first: m.First, records: m.Records,
 		contact: Contact{Peer: speaker},
 	}
-	if n := len(m.Records); n > uplink.MaxBatchRecords {
-		return in, forgeyard.Errorf("sync", forgeyard.Limit, "%d records at once, the bound is %d", n, uplink.MaxBatchRecords)
+	if n := len(m.Records); n > reckon.MaxBatchRecords {
+		return in, forgeyard.Errorf("sync", forgeyard.Limit, "%d records at once, the bound is %d", n, reckon.MaxBatchRecords)
 	}
 	for _, h := range m.Holders[:min(len(m.Holders), uplink.MaxHolders)] {
 		if _, err := holder(h); err == nil {

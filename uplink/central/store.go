@@ -14,6 +14,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // Store is the daemon's memory: one bbolt file, synced with each change. What a
@@ -360,7 +361,7 @@ func delegationsAfter(tx *bolt.Tx, id forgeyard.SiteID, cursor uint64) (list [][
 	}
 	size, full := 0, false
 	c := b.Cursor()
-	for k, v := c.Seek(seqKey(cursor + 1)); k != nil && len(gone) < uplink.MaxCancelled; k, v = c.Next() {
+	for k, v := c.Seek(seqKey(cursor + 1)); k != nil && len(gone) < reckon.MaxCancelled; k, v = c.Next() {
 		d, err := uplink.DecodeDelegation(v)
 		if err != nil {
 			return nil, last, nil, forgeyard.E("central store", forgeyard.Corrupt, err)
@@ -368,7 +369,7 @@ func delegationsAfter(tx *bolt.Tx, id forgeyard.SiteID, cursor uint64) (list [][
 		if d.Cancel {
 			gone = append(gone, string(d.Grant.ID))
 		}
-		full = full || len(list) == uplink.MaxDelegations || len(list) > 0 && size+len(v) > maxDelegationBytes
+		full = full || len(list) == reckon.MaxDelegations || len(list) > 0 && size+len(v) > maxDelegationBytes
 		if !full {
 			list, size, last = append(list, slices.Clone(v)), size+len(v), d.Seq
 		}

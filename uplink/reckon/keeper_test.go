@@ -1,4 +1,4 @@
-package uplink
+package reckon
 
 import (
 	"strings"
@@ -7,6 +7,8 @@ import (
 
 	"github.com/forgeyard/forgeyard-node/lease"
 )
+
+var testTerms = lease.UplinkTerms{SilentAfter: 10 * time.Second, Grace: 20 * time.Second, Allowance: time.Minute}
 
 func TestResumeTakesTheLargestThatAnyoneVouchesFor(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -22,7 +24,7 @@ func TestResumeTakesTheLargestThatAnyoneVouchesFor(t *testing.T) {
 		"none can":                {[]Vouch{{By: "a", Why: "clock is behind"}, {By: "b", Why: "not seen"}}, 0, "", "a: clock is behind; b: not seen"},
 		"never negative":          {[]Vouch{{Known: true, Elapsed: -time.Second, How: ByBoot}}, 0, ByBoot, ""},
 	} {
-		best, doubt := resume(c.vs)
+		best, doubt := largest(c.vs)
 		if best.Elapsed != c.want || best.How != c.how || (doubt == "") != (c.doubt == "") || !strings.Contains(doubt, c.doubt) {
 			t.Errorf("%s: %v by %q, doubt %q", name, best.Elapsed, best.How, doubt)
 		}
