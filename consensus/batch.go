@@ -134,6 +134,10 @@ func (m *machine) applyBatch(l *raft.Log, commands [][]byte) []any {
 	live := m.live(l)
 	for i, data := range commands {
 		values[i] = m.fsm.Apply(Entry{Index: l.Index, Term: l.Term, Data: data, Live: live})
+		if h, ok := values[i].(*Halt); ok {
+			m.halt(l.Index, h)
+			break
+		}
 	}
 	return values
 }

@@ -26,6 +26,15 @@ type Entry struct {
 // goroutine than Apply and may run late or never.
 type Snapshot interface{ io.WriterTo }
 
+// Halt is what Apply returns, and Restore fails with, when this program cannot read what
+// the group has decided: an older program among newer ones. The entry counts as not
+// applied, nothing is applied after it, and the group's owner is told by an event: it
+// should say so and end. What this node has in its log stays good for a newer program.
+type Halt struct{ Err error }
+
+func (h *Halt) Error() string { return h.Err.Error() }
+func (h *Halt) Unwrap() error { return h.Err }
+
 // StateMachine is the state that the log builds. One goroutine at a time calls
 // it. It is given to Open in the state before the first entry.
 type StateMachine interface {

@@ -50,17 +50,23 @@ func until(t testing.TB, what string, cond func() bool) {
 	t.Fatalf("not within five minutes: %s", what)
 }
 
+var errUnread = errors.New("upgrade this node")
+
 // notebook is a state machine that remembers everything.
 type notebook struct {
 	mu      sync.Mutex
 	entries []Entry
 	hash    [32]byte
 	gate    chan struct{} // when set, Snapshot.WriteTo waits for it
+	unread  string        // when set, what this program cannot read
 }
 
 func (n *notebook) Apply(e Entry) any {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.unread != "" && string(e.Data) == n.unread {
+		return &Halt{errUnread}
+	}
 	n.entries = append(n.entries, e)
 	n.hash = chain(n.hash, e)
 	return len(n.entries)
@@ -667,4 +673,14 @@ func (tn *town) sameState(of ...*resident) {
 			tn.t.Errorf("%s has %v\n%s has %v", of[0].id, of[0].fsm.lines(), r.id, r.fsm.lines())
 		}
 	}
+}
+
+// oldNotebook cannot read the snapshots of newer ones.
+type oldNotebook struct{ notebook }
+
+func (o *oldNotebook) Restore(_ io.Reader, index uint64) error {
+	if index == 0 {
+		return nil
+	}
+	return &Halt{errUnread}
 }

@@ -39,9 +39,12 @@ const (
 	Rebuilt
 	// HashChecked: this node's state equals the leader's at Index.
 	HashChecked
+	// Halted: this program cannot read what the group has decided. Nothing more is applied
+	// here; only a newer program helps.
+	Halted
 )
 
-var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked"}
+var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked", "halted"}
 
 func (k EventKind) String() string {
 	if int(k) < len(eventNames) {
@@ -60,7 +63,7 @@ type Event struct {
 
 func (e Event) level() slog.Level {
 	switch e.Kind {
-	case DiskFull, DiskHung, DiskFailed, Diverged:
+	case DiskFull, DiskHung, DiskFailed, Diverged, Halted:
 		return slog.LevelError
 	case TransferStuck, SnapshotLoop, RestartFailed:
 		return slog.LevelWarn

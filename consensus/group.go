@@ -71,6 +71,7 @@ func Open(cfg Config) (*Group, error) {
 		return nil, forgeyard.E("open consensus", forgeyard.Other, err)
 	}
 	g.machine.onChecked = func(i uint64) { g.events.put(Event{Kind: HashChecked, Index: i}) }
+	g.machine.onHalted = func(i uint64, h *Halt) { g.events.put(Event{Kind: Halted, Index: i, Err: h}) }
 	plan, err := readPlan(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -162,6 +163,9 @@ func (g *Group) running(op string) (*instance, error) {
 	}
 	if g.machine.quarantined.Load() {
 		return nil, forgeyard.E(op, forgeyard.Unavailable, errQuarantined)
+	}
+	if h := g.machine.halted.Load(); h != nil {
+		return nil, forgeyard.E(op, forgeyard.Unavailable, h)
 	}
 	return in, nil
 }

@@ -56,6 +56,9 @@ func (g *Group) openInstance(after *fault) (*instance, error) {
 	if err = in.prepare(after); err == nil {
 		err = in.start()
 	}
+	if h := g.machine.halted.Load(); err != nil && h != nil {
+		err = h // raft's own words only say that no snapshot could be read
+	}
 	if err != nil {
 		return nil, errors.Join(err, in.store.close())
 	}

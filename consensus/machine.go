@@ -27,11 +27,13 @@ type machine struct {
 
 	onDiverged func(index uint64)
 	onChecked  func(index uint64)
+	onHalted   func(index uint64, h *Halt)
 	marked     chan stateHeader // our own marks, towards the check; capacity 1
 
 	applied     atomic.Uint64            // the last index whose effect is in fsm
 	floor       atomic.Pointer[position] // see liveAfter; nil: nothing is live yet
 	quarantined atomic.Bool
+	halted      atomic.Pointer[Halt] // nothing is applied any more
 
 	// seen is the last index that the current raft instance has passed through
 	// here. Below applied it is replaying. Owned by the applying goroutine.
@@ -86,16 +88,29 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	values := make([]any, len(logs))
 	for i, l := range logs {
 		m.seen = l.Index
-		if l.Index <= m.applied.Load() {
-			continue // replayed; the state machine has it
+		if l.Index <= m.applied.Load() || m.halted.Load() != nil {
+			continue // replayed, the state machine has it; or never to be applied here
 		}
 		if l.Type == raft.LogCommand {
 			values[i] = m.applyOne(l)
+			if h, ok := values[i].(*Halt); ok {
+				m.halt(l.Index, h)
+			}
+			if m.halted.Load() != nil {
+				continue
+			}
 		}
 		m.applied.Store(l.Index)
 	}
 	m.announce()
 	return values
+}
+
+// halt ends the applying for good: what this program cannot read, it must not skip.
+func (m *machine) halt(index uint64, h *Halt) {
+	if m.halted.CompareAndSwap(nil, h) && m.onHalted != nil {
+		m.onHalted(index, h)
+	}
 }
 
 // applyOne crashes on an entry that it cannot read: to skip what the others
@@ -195,6 +210,9 @@ func (m *machine) wait(ctx context.Context, index uint64, quit <-chan struct{}) 
 		if m.applied.Load() >= index {
 			return nil
 		}
+		if h := m.halted.Load(); h != nil {
+			return forgeyard.E("wait for index", forgeyard.Unavailable, h)
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -214,6 +232,9 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	}
 	if m.quarantined.Load() {
 		return nil, forgeyard.E("snapshot", forgeyard.Unavailable, errQuarantined)
+	}
+	if h := m.halted.Load(); h != nil {
+		return nil, forgeyard.E("snapshot", forgeyard.Unavailable, h)
 	}
 	state, err := m.fsm.Snapshot()
 	if err != nil {
@@ -248,25 +269,30 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if _, err := io.ReadFull(r, head); err != nil {
 		return forgeyard.E("snapshot", forgeyard.Corrupt, err)
 	}
-	h, err := decodeStateHeader(head)
+	at, err := decodeStateHeader(head)
 	if err != nil {
 		return err
 	}
-	m.seen = h.index
-	if h.index <= m.applied.Load() {
+	m.seen = at.index
+	if at.index <= m.applied.Load() {
 		return nil // an older one, at a restart inside the process
 	}
-	err = m.fsm.Restore(r, h.index)
+	err = m.fsm.Restore(r, at.index)
 	if got := [32]byte{}; err == nil {
-		if got = m.hash(); got != h.hash && m.stamp.compares(h.hash) && !m.off.hash {
-			err = forgeyard.Errorf("snapshot", forgeyard.Corrupt, "state hash %x after restore is not %x, which the snapshot names", got[:6], h.hash[:6])
+		if got = m.hash(); got != at.hash && m.stamp.compares(at.hash) && !m.off.hash {
+			err = forgeyard.Errorf("snapshot", forgeyard.Corrupt, "state hash %x after restore is not %x, which the snapshot names", got[:6], at.hash[:6])
 		}
+	}
+	var h *Halt
+	if errors.As(err, &h) {
+		m.halt(at.index, h)
+		return err // the state that was there stays
 	}
 	if err != nil {
 		return errors.Join(err, m.reset())
 	}
 	m.forgetMarks()
-	m.applied.Store(h.index)
+	m.applied.Store(at.index)
 	m.announce()
 	return nil
 }

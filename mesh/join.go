@@ -24,6 +24,8 @@ type JoinRequest struct {
 	GossipAddr  string              `cbor:"4,keyasint,omitempty"` // host:port
 	Version     string              `cbor:"5,keyasint,omitempty"` // of the program
 	SessionID   forgeyard.SessionID `cbor:"6,keyasint,omitempty"`
+	OldestLog   uint16              `cbor:"7,keyasint,omitempty"` // formats of the site's log that its program reads: from here
+	NewestLog   uint16              `cbor:"8,keyasint,omitempty"` // to here; 0: it does not say
 }
 
 func (r JoinRequest) check() error {

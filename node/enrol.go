@@ -156,7 +156,7 @@ func JoinSite(ctx context.Context, r JoinSiteRequest) (Enrolled, error) {
 	if err != nil {
 		return Enrolled{}, err
 	}
-	e, err := mesh.Join(ctx, id, t, mesh.JoinRequest{Name: r.Name, Labels: r.Labels, Version: r.Version})
+	e, err := mesh.Join(ctx, id, t, mesh.JoinRequest{Name: r.Name, Labels: r.Labels, Version: r.Version, OldestLog: uint16(site.FormatOldest), NewestLog: uint16(site.FormatNow)})
 	if err != nil {
 		return Enrolled{}, err
 	}
@@ -171,6 +171,9 @@ func JoinSite(ctx context.Context, r JoinSiteRequest) (Enrolled, error) {
 func (n *Node) admit(ctx context.Context, remote peerID, token forgeyard.TokenID, hash forgeyard.Digest, r mesh.JoinRequest) (mesh.Enrolment, error) {
 	if n.enrolment.SiteKey.IsZero() {
 		return mesh.Enrolment{}, forgeyard.Errorf("join", forgeyard.Unavailable, "%s holds no site key: only nodes that may vote enrol others", n.enrolment.Name).WithHint("make the token on a voter")
+	}
+	if err := n.replica.State().MayJoin(site.FormatRange{Min: site.Format(r.OldestLog), Max: site.Format(r.NewestLog)}); err != nil {
+		return mesh.Enrolment{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()

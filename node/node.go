@@ -95,6 +95,7 @@ type Node struct {
 	hint       atomic.Pointer[leaderHint]
 	local      *local // the agent's book and the running attempts
 	kick       chan struct{}
+	fatal      chan error     // why this node must end; capacity 1
 	work       sync.WaitGroup // executions, and calls that answer for them
 	stopping   atomic.Bool
 	registered atomic.Uint64 // number of our own registration, once seen applied
@@ -127,7 +128,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{cfg: cfg, clock: cfg.Clock, log: cfg.Log, kick: make(chan struct{}, 1), started: cfg.Clock.Wall()}
+	n := &Node{cfg: cfg, clock: cfg.Clock, log: cfg.Log, kick: make(chan struct{}, 1), fatal: make(chan error, 1), started: cfg.Clock.Wall()}
 	n.session = forgeyard.SessionID(NewID(n.clock))
 	n.setState(StateStarting)
 	var closers closers
@@ -233,10 +234,13 @@ func (n *Node) serve(ctx context.Context) error {
 	if n.cfg.Ready != nil {
 		n.cfg.Ready(n)
 	}
+	var fatal error
 	select {
 	case <-ctx.Done():
 		n.log.Info("stopping")
 		n.shutdown(context.WithoutCancel(ctx))
+	case fatal = <-n.fatal:
+		n.log.Error("this node cannot go on", "err", fatal)
 	case <-run.Done():
 	}
 	cancel()
@@ -245,9 +249,9 @@ func (n *Node) serve(ctx context.Context) error {
 	n.work.Wait() // every tree is dead, every workspace settled
 	n.setState(StateOffline)
 	if errors.Is(err, context.Canceled) {
-		return nil
+		err = nil
 	}
-	return err
+	return errors.Join(fatal, err)
 }
 
 func (n *Node) setState(s string) { n.state.Store(s) }

@@ -80,7 +80,8 @@ func (n *Node) openLog(ctx context.Context, c *closers) error {
 	n.replica.Observe(n.applied)
 	n.proposer = &replica.Proposer{
 		Self: n.mesh.PeerID().String(), Forward: n.peers.forward, Clock: n.clock, By: n.enrolment.Name,
-		NewID: func() forgeyard.MessageID { return forgeyard.MessageID(NewID(n.clock)) }, Fallback: n.peers.anyMember,
+		MayWrite: func(b site.Body) error { return n.replica.State().MayWrite(b) },
+		NewID:    func() forgeyard.MessageID { return forgeyard.MessageID(NewID(n.clock)) }, Fallback: n.peers.anyMember,
 	}
 	if n.link, err = uplink.New(uplink.Config{
 		State: n.replica.State, Propose: n.proposer.Propose, Clock: n.clock, Vouch: n.vouch, Prefetch: n.prefetch, Holders: n.holders, Log: n.log,
@@ -100,7 +101,8 @@ func (n *Node) openGroup(ctx context.Context, c *closers) error {
 	}
 	g, err := consensus.Open(consensus.Config{
 		Dir: n.dir.join(dirRaft), LocalID: string(n.enrolment.RunnerID), LocalAddr: n.mesh.PeerID().String(), Layer: layer,
-		FSM: n.replica, Clock: n.clock, Log: n.log, TermOf: n.peers.termOf, HashOf: n.peers.hashOf, OnEvent: n.onRaft, StateVersion: n.cfg.Version + " " + site.Encoding(),
+		FSM: n.replica, Clock: n.clock, Log: n.log, TermOf: n.peers.termOf, HashOf: n.peers.hashOf, OnEvent: n.onRaft,
+		Batches: func() bool { return n.replica.State().Allows(site.FormatBatches) }, StateVersion: n.cfg.Version + " " + site.Encoding(),
 	})
 	if err != nil {
 		return err
@@ -160,7 +162,20 @@ func (n *Node) applied(a replica.Applied) {
 }
 
 // onRaft counts what happens to the group; package consensus has logged it.
-func (n *Node) onRaft(e consensus.Event) { n.metrics.raftEvent(e) }
+func (n *Node) onRaft(e consensus.Event) {
+	n.metrics.raftEvent(e)
+	if e.Kind == consensus.Halted {
+		n.fail(e.Err)
+	}
+}
+
+// fail ends the node: it cannot go on, and says why.
+func (n *Node) fail(err error) {
+	select {
+	case n.fatal <- err:
+	default: // the first reason counts
+	}
+}
 
 func (n *Node) openExchange(_ context.Context, c *closers) error {
 	x, err := caspeer.New(caspeer.Config{

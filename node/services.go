@@ -62,6 +62,9 @@ func (s peerService) Propose(ctx context.Context, r *connect.Request[forgeyardv1
 	if err := s.n.replica.State().Admits(p.Runner, cmd.Body); err != nil {
 		return nil, err
 	}
+	if err := s.n.replica.State().MayWrite(cmd.Body); err != nil {
+		return nil, err
+	}
 	ctx = withHops(ctx, r.Header())
 	index, reply, err := s.propose(ctx, r.Msg.Command)
 	if err != nil {

@@ -110,6 +110,7 @@ func (n *Node) register(ctx context.Context) error {
 	_, err := n.propose(ctx, site.Register{
 		Runner: n.enrolment.RunnerID, Session: n.session, Version: n.cfg.Version, Caps: caps, Digest: capsDigest(caps),
 		Addrs: own.Addrs, Gossip: own.GossipAddr, Labels: n.cfg.Settings.Labels,
+		Formats: site.Formats,
 	})
 	if err == nil {
 		if gerr := n.gossip.UpdateMeta(n.gossipMeta()); gerr != nil {

@@ -95,6 +95,10 @@ func (c *change) run(b Body) (any, error) {
 		return nil, c.memberSet(b)
 	case ConfigSet:
 		return nil, c.configSet(b)
+	case Recover:
+		return c.recover(b)
+	case FormatRaise:
+		return nil, c.formatRaise(b)
 	}
 	if v, err, ok := c.runWork(b); ok {
 		return v, err
@@ -301,6 +305,8 @@ func (c *change) register(b Register) (Registered, error) {
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Stale, "session %s was superseded by %s", forgeyard.Short(b.Session), forgeyard.Short(m.Session.ID))
 	case b.Session == "":
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Invalid, "the session id is empty")
+	case !b.Formats.Reads(c.LogFormat()):
+		return Registered{}, unreadable("register", b.Formats, c.LogFormat())
 	}
 	fresh := m.Session.ID != b.Session
 	m.Caps, m.Digest, m.Addrs, m.Gossip = b.Caps, b.Digest, b.Addrs, b.Gossip
@@ -308,7 +314,7 @@ func (c *change) register(b Register) (Registered, error) {
 		m.Labels = b.Labels
 	}
 	if fresh {
-		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Step, Version: b.Version, Previous: m.Session.ID}
+		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Step, Version: b.Version, Previous: m.Session.ID, Formats: b.Formats}
 	}
 	c.Members = c.Members.Put(b.Runner, m)
 	var r Registered

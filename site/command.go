@@ -62,6 +62,8 @@ const (
 	kindConfigSet
 	kindFail
 	kindResume
+	kindRecover
+	kindFormatRaise
 )
 
 // Init starts the site with its founder.
@@ -121,6 +123,7 @@ type Register struct {
 	Gossip  string              `cbor:"6,keyasint,omitempty"`
 	Labels  map[string]string   `cbor:"7,keyasint,omitempty"`
 	Digest  forgeyard.Digest    `cbor:"8,keyasint,omitzero"` // of Caps, as the runner computed it
+	Formats FormatRange         `cbor:"9,keyasint,omitzero"` // of the log, that its program reads
 }
 
 // Registered is Register's reply: what to do with each attempt of before (07§108).
@@ -400,6 +403,8 @@ func (Drill) kind() Kind         { return kindDrill }
 func (ConfigSet) kind() Kind     { return kindConfigSet }
 func (Fail) kind() Kind          { return kindFail }
 func (Resume) kind() Kind        { return kindResume }
+func (Recover) kind() Kind       { return kindRecover }
+func (FormatRaise) kind() Kind   { return kindFormatRaise }
 
 // commandFormat is the version of the envelope.
 const commandFormat = 1
@@ -451,7 +456,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindDeviceLease: into[DeviceLease], kindDeviceRelease: into[DeviceRelease], kindDeviceReset: into[DeviceReset],
 	kindDeviceHealth: into[DeviceHealth], kindUplinkConnect: into[UplinkConnect], kindUplinkObserve: into[UplinkObserve],
 	kindDelegate: into[Delegate], kindOutboxAck: into[OutboxAck], kindDrill: into[Drill], kindConfigSet: into[ConfigSet],
-	kindFail: into[Fail], kindResume: into[Resume],
+	kindFail: into[Fail], kindResume: into[Resume], kindRecover: into[Recover], kindFormatRaise: into[FormatRaise],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -44,6 +44,8 @@ type image struct {
 	Ended       []endedRow                 `cbor:"24,keyasint"`
 	EndedSeq    uint64                     `cbor:"25,keyasint"`
 	Step        uint64                     `cbor:"26,keyasint,omitempty"` // only where it is not the index
+	Log         Format                     `cbor:"27,keyasint,omitempty"`
+	Recoveries  []Recovery                 `cbor:"28,keyasint,omitempty"`
 }
 
 type eventRow struct {
@@ -74,7 +76,7 @@ func (s *State) image() image {
 		Format: snapshotFormat, Index: s.Index, Site: s.Site, Name: s.Name, PublicKey: s.PublicKey, Created: s.Created,
 		Incarnation: s.Incarnation, Config: s.Config, Members: values(s.Members), Tokens: values(s.Tokens), Runs: values(s.Runs),
 		Jobs: values(s.Jobs), Devices: values(s.Devices), Uplink: s.Uplink, Central: s.Central, Outbox: values(s.Outbox),
-		Sent: s.Sent, Acked: s.Acked, Cursor: s.Cursor, History: s.History, EndedSeq: s.EndedSeq, Open: map[forgeyard.JobID]uint64{},
+		Sent: s.Sent, Acked: s.Acked, Cursor: s.Cursor, History: s.History, EndedSeq: s.EndedSeq, Log: s.Format, Recoveries: s.Recoveries, Open: map[forgeyard.JobID]uint64{},
 	}
 	if s.Step != s.Index {
 		im.Step = s.Step
@@ -128,6 +130,10 @@ func DecodeState(b []byte) (*State, error) {
 	s := &State{
 		Index: im.Index, Site: im.Site, Name: im.Name, PublicKey: im.PublicKey, Created: im.Created, Incarnation: im.Incarnation,
 		Config: im.Config, Uplink: im.Uplink, Central: im.Central, Sent: im.Sent, Acked: im.Acked, Cursor: im.Cursor, History: im.History, EndedSeq: im.EndedSeq,
+		Format: im.Log, Recoveries: im.Recoveries,
+	}
+	if err := s.Readable(); err != nil {
+		return nil, err
 	}
 	s.Step = max(im.Index, im.Step)
 	s.fill(im)

@@ -66,6 +66,9 @@ type State struct {
 	History  []SiteEvent                              // the last maxHistory events of the site, oldest first
 	Ended    Table[Seq, forgeyard.JobID]              // ended jobs by age, bounded by maxEnded
 	EndedSeq uint64                                   // jobs that ever ended
+
+	Format     Format     // of the log; see LogFormat
+	Recoveries []Recovery // how the incarnation grew, oldest first, bounded by maxRecoveries
 }
 
 // Member is one enrolled node.
@@ -97,6 +100,7 @@ type Session struct {
 	Version string              `cbor:"4,keyasint,omitempty"`
 	// Previous was superseded by this one: it never comes back (E09).
 	Previous forgeyard.SessionID `cbor:"5,keyasint,omitempty"`
+	Formats  FormatRange         `cbor:"6,keyasint,omitzero"` // of the log, that this process reads
 }
 
 // Token is a join token; the log knows only the hash of its secret.

@@ -221,6 +221,8 @@ func (s *story) value(r Reply) string {
 		v, err = Value[Cancelling](r)
 	case "register":
 		v, err = Value[Registered](r)
+	case "recover":
+		v, err = Value[Recovered](r)
 	case "device-lease":
 		var d DeviceLeased
 		d, err = Value[DeviceLeased](r)
@@ -371,7 +373,7 @@ func (s *story) body() Body {
 		}
 		return Join{Token: forgeyard.TokenID(s.arg("token", "T")), Hash: secret, Peer: s.arg("peer", "peer"), Name: s.arg("name", "n2")}
 	case "register":
-		b := Register{Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", "")), Version: "1"}
+		b := Register{Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", "")), Version: "1", Formats: FormatRange{Max: Format(s.num("reads", 0))}}
 		if s.td.HasArg("removed") {
 			b.Runner = "nobody"
 		}
@@ -389,6 +391,20 @@ func (s *story) body() Body {
 			b.Disabled = &yes
 		case "removed":
 			b.Removed = &yes
+		}
+		return b
+	case "recover":
+		inc := s.num("incarnation", s.s.Incarnation+1)
+		s.index = max(s.index, FirstIndex(inc))
+		b := Recover{Incarnation: inc, Lineage: "L" + fmt.Sprint(inc), Runner: s.runner(), Node: s.arg("node", "n1"), Peer: "peer-n1", From: s.s.Index, Backup: s.td.HasArg("backup"), Formats: Formats}
+		if s.td.HasArg("newkey") {
+			b.PublicKey, b.Runner, b.Peer = []byte{1}, forgeyard.RunnerID(forgeyard.NewULID(s.at, [10]byte{9})), "peer-new"
+		}
+		return b
+	case "raise":
+		b := FormatRaise{To: Format(s.num("to", uint64(s.s.LogFormat()+1)))}
+		for id := range s.s.Members.All() {
+			b.Voters = append(b.Voters, id)
 		}
 		return b
 	}

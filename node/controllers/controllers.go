@@ -63,6 +63,8 @@ type Input struct {
 	Used  time.Duration
 	Known bool
 	Group []GroupMember // the Raft configuration
+	// Reshaping is set while a change of the group is under way.
+	Reshaping bool
 	// Term is that of this leadership. An expiry is good only in the log of the term in
 	// which the silence was counted: a leader that was stopped and wakes up deposed must
 	// not end, through its successor, a lease that the successor has renewed.
@@ -237,6 +239,7 @@ func Step(now forgeyard.Instant, in Input) ([]Effect, forgeyard.Instant) {
 	s.place()
 	s.deviceLeases()
 	s.voters()
+	s.format()
 	return s.effects, s.wake
 }
 

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -49,10 +50,33 @@ func (s *stepper) voters() {
 	}
 }
 
+// format moves the log's format up by one when every voter reads the next (07§206). The
+// group must stand still meanwhile: a voter that comes in unseen might not read it.
+func (s *stepper) format() {
+	next := s.in.State.LogFormat() + 1
+	if next > site.FormatNow || s.in.Reshaping || slices.ContainsFunc(s.effects, func(e Effect) bool { _, ok := e.(SetVoter); return ok }) {
+		return
+	}
+	var voters []forgeyard.RunnerID
+	for _, g := range s.in.Group {
+		if !g.Voter {
+			continue
+		}
+		m, ok := s.in.State.Members.Get(g.Runner)
+		if !ok || !m.Session.Formats.Reads(next) {
+			return
+		}
+		voters = append(voters, g.Runner)
+	}
+	if len(voters) > 0 {
+		s.propose(fmt.Sprintf("format/%d", next), site.FormatRaise{To: next, Voters: voters})
+	}
+}
+
 // fit reports whether a member can carry a vote: it is heard, and has room for the log.
 func (s *stepper) fit(m site.Member) bool {
 	sign, _ := s.in.Mem.Runner(m.Runner)
-	return s.fresh(m) && (sign.Pressure == "" || sign.Pressure == "normal")
+	return s.fresh(m) && m.Session.Formats.Reads(s.in.State.LogFormat()) && (sign.Pressure == "" || sign.Pressure == "normal")
 }
 
 func (s *stepper) fresh(m site.Member) bool {

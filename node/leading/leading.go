@@ -115,7 +115,7 @@ func (l *Leadership) Run(ctx context.Context) {
 // input is called with mu held.
 func (l *Leadership) input() controllers.Input {
 	used, known := l.cfg.Used()
-	return controllers.Input{State: l.cfg.Replica.State(), Mem: l.mem, Used: used, Known: known, Group: GroupMembers(l.cfg.Group, l.cfg.Self), Term: l.cfg.Term}
+	return controllers.Input{State: l.cfg.Replica.State(), Mem: l.mem, Used: used, Known: known, Group: GroupMembers(l.cfg.Group, l.cfg.Self), Term: l.cfg.Term, Reshaping: l.reshaping}
 }
 
 // GroupMembers is the Raft configuration, with how far each member follows.

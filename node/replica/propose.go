@@ -35,6 +35,9 @@ type Proposer struct {
 	// Fallback names a member to ask when no leader is known here, a different one with
 	// each try; empty if there is none.
 	Fallback func(try int) string
+	// MayWrite says why a command may not stand in the site's log yet, or nil: the log's
+	// format moves only when every voter reads the next (07§206). Nil: all may.
+	MayWrite func(site.Body) error
 }
 
 // Waits between two tries of the same command.
@@ -60,6 +63,11 @@ func (p *Proposer) ProposeAs(ctx context.Context, by string, body site.Body) (si
 // ProposeID is Propose under a request id of the caller's, who repeats it after a
 // restart of its own.
 func (p *Proposer) ProposeID(ctx context.Context, id forgeyard.MessageID, by string, body site.Body) (site.Reply, error) {
+	if p.MayWrite != nil {
+		if err := p.MayWrite(body); err != nil {
+			return site.Reply{}, err
+		}
+	}
 	raw := site.Command{ID: id, At: forgeyard.WallOf(p.Clock.Wall()), By: by, Body: body}.Encode()
 	var last error
 	maybe := false

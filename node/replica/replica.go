@@ -9,6 +9,7 @@ package replica
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -64,6 +65,9 @@ func (r *Replica) Changed() <-chan struct{} {
 func (r *Replica) Apply(e consensus.Entry) any {
 	before := r.state.Load()
 	next, reply := before.ApplyEntry(e.Index, e.Term, e.Data)
+	if err := next.Readable(); err != nil {
+		return &consensus.Halt{Err: err} // the voters went on without this program (07§206)
+	}
 	r.set(next)
 	if len(r.observe) > 0 {
 		if cmd, err := site.Decode(e.Data); err == nil {
@@ -98,6 +102,9 @@ func (r *Replica) Restore(src io.Reader, index uint64) error {
 		return nil
 	}
 	s, err := site.DecodeState(b.Bytes())
+	if errors.Is(err, site.ErrUnreadable) {
+		return &consensus.Halt{Err: err}
+	}
 	if err != nil {
 		return err
 	}
