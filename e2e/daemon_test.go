@@ -177,6 +177,38 @@ func running(ts *testscript.TestScript, args []string) *proc {
 
 func kill9(ts *testscript.TestScript, _ bool, args []string) { running(ts, args).kill() }
 
+// pause stops a daemon where it stands, as a debugger or a frozen machine would; resume
+// lets it go on.
+func pause(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(running(ts, args).cmd.Process.Signal(syscall.SIGSTOP))
+}
+
+func resume(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(running(ts, args).cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// goneWithin bounds how long a process may live on that is to end by itself.
+const goneWithin = 30 * time.Second
+
+// gone waits until a process is no more, and says how long it took.
+func gone(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: gone PID")
+	}
+	pid, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || bytes.Contains(stat, []byte(") Z ")) {
+			ts.Logf("process %d was gone after %s", pid, time.Since(began).Round(time.Millisecond))
+			return
+		}
+		if time.Since(began) > goneWithin {
+			ts.Fatalf("process %d still runs after %s", pid, goneWithin)
+		}
+	}
+}
+
 func stopd(ts *testscript.TestScript, _ bool, args []string) {
 	p := running(ts, args)
 	ts.Check(p.cmd.Process.Signal(syscall.SIGTERM))

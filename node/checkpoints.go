@@ -125,6 +125,11 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bo
 	if goOn {
 		x.n.handingOver(x.authority.Lease)
 	}
+	if x.isLost() {
+		x.putBackLog(chunks)
+		got.Verdict, got.Reason = runner.VerdictStale, "the lease is over"
+		return got, nil
+	}
 	sent := x.n.clock.Now()
 	reply, err := x.n.proposer.Propose(ctx, site.Checkpoint{
 		Authority: x.authority, Commit: ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes), Log: chunks, Continue: goOn, Productive: true,

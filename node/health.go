@@ -26,7 +26,7 @@ const (
 // health runs the checks; the worst decides.
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
-		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkQuorum(ctx), n.checkCredential(), n.checkPeers(), n.checkUplink(),
+		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkCredential(), n.checkPeers(), n.checkUplink(),
 	}}
 	for _, c := range h.Checks {
 		switch {
@@ -82,6 +82,29 @@ func (n *Node) checkSandbox() *forgeyardv1.Health_Check {
 	}
 	for _, s := range caps.Sandboxes {
 		c.Detail += fmt.Sprintf("%s %s %v ", s.Kind, s.Version, s.Limits)
+	}
+	return c
+}
+
+// checkKeeper looks at who ends work whose lease is over when this process cannot.
+func (n *Node) checkKeeper(ctx context.Context) *forgeyardv1.Health_Check {
+	c := check("keeper")
+	if n.keeper == nil {
+		c.Detail = "nothing is run here, so no deadline is held"
+		if len(n.executors) > 0 {
+			c.Status, c.Detail = checkWarn, "deadlines are held by this process alone: one that is stopped lets its work run on"
+			c.Fix = "run forgeyard-node itself, on Linux with /proc"
+		}
+		return c
+	}
+	h := n.keeper.Health(ctx)
+	c.Detail = fmt.Sprintf("process %d holds %d deadlines", h.PID, h.Held)
+	if h.Restarts > 0 {
+		c.Detail += fmt.Sprintf("; it was replaced %d times", h.Restarts)
+	}
+	if h.Err != nil {
+		c.Status, c.Detail = checkFail, c.Detail+": "+h.Err.Error()
+		c.Fix = "it is started again by itself; if it stays so, look at the log of the node"
 	}
 	return c
 }

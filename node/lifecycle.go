@@ -13,6 +13,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/executor/process"
 	"github.com/forgeyard/forgeyard-node/node/executor/sandbox"
 	"github.com/forgeyard/forgeyard-node/node/runner"
@@ -28,7 +29,7 @@ func olderThan(id string, now time.Time, d time.Duration) bool {
 
 // openRunner makes the executors and the runner, and ends what an earlier process of
 // this node left running, before anything else of this one starts (07§249).
-func (n *Node) openRunner(ctx context.Context, _ *closers) error {
+func (n *Node) openRunner(ctx context.Context, c *closers) error {
 	n.executors = map[job.Sandbox]executor.Executor{}
 	set := n.cfg.Settings
 	if set.Runs("sandbox") {
@@ -50,9 +51,18 @@ func (n *Node) openRunner(ctx context.Context, _ *closers) error {
 		}
 		n.executors[job.SandboxProcess] = e
 	}
+	var keep runner.Keeper // nil as an interface, not a nil pointer in one
+	if n.cfg.Keeper != "" && len(n.executors) > 0 {
+		k, err := keeper.Start(keeper.Config{Program: n.cfg.Keeper, Clock: n.clock, Log: n.log})
+		if err != nil {
+			return err
+		}
+		c.add(k.Close)
+		n.keeper, keep = k, k
+	}
 	r, err := runner.New(runner.Config{
 		Site: n.enrolment.SiteID, Workspaces: n.dir.join(dirWorkspaces), Spool: n.dir.join(dirSpool), StateDir: n.dir.join(dirAgent),
-		Store: n.store, Fetch: n.fetch, FetchTree: n.fetchTree, Executors: n.executors, Clock: n.clock, Log: n.log,
+		Store: n.store, Fetch: n.fetch, FetchTree: n.fetchTree, Executors: n.executors, Keeper: keep, Clock: n.clock, Log: n.log,
 		HelperPath: n.cfg.Helper, ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit),
 	})
 	if err != nil {

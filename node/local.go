@@ -35,9 +35,20 @@ func (l *local) toRenew() []forgeyard.Authority {
 
 func (l *local) renewed(sent forgeyard.Instant, batch []forgeyard.Authority, answers []controllers.RenewalAnswer) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	for i, a := range batch {
 		l.book.Renewed(a.Lease, sent, answers[i].Answer, answers[i].Left)
+	}
+	l.mu.Unlock()
+	l.tellDeadlines()
+}
+
+// tellDeadlines passes the book's deadlines on to the executions.
+func (l *local) tellDeadlines() {
+	for _, x := range l.executions() {
+		l.mu.Lock()
+		until := l.book.Deadline(x.authority.Lease)
+		l.mu.Unlock()
+		x.extend(until)
 	}
 }
 
@@ -80,6 +91,7 @@ func (n *Node) agentLoop(ctx context.Context) error {
 		for _, e := range effects {
 			n.carryOut(ctx, e)
 		}
+		n.local.tellDeadlines()
 		n.askForDeadlines()
 		select {
 		case <-ctx.Done():

@@ -38,6 +38,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/leading"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/node/runner"
@@ -57,6 +58,7 @@ type Config struct {
 	Clock    clock.Clock  // nil: the system's
 	Log      *slog.Logger // nil: nowhere
 	Helper   string       // path of the fyjob binary that workloads get; empty: they get none
+	Keeper   string       // path of the program that is a keeper under its other name; empty: deadlines are held by this process alone
 	Ready    func(*Node)  // called once the node answers
 }
 
@@ -83,6 +85,7 @@ type Node struct {
 	peers     *peers
 	executors map[job.Sandbox]executor.Executor
 	runner    *runner.Runner
+	keeper    *keeper.Keeper // nil: there is none
 	devices   *supervisor.Supervisor
 	witness   *uplink.Witness
 	link      *uplink.Link

@@ -33,6 +33,9 @@ func (n *Node) upkeepLoop(ctx context.Context) error {
 		now := n.clock.Now()
 		if now >= nextSample {
 			n.metrics.sample(ctx, n)
+			if n.keeper != nil {
+				n.work.Go(func() { n.keeper.Mind(ctx) })
+			}
 			nextSample = now.Add(sampleEvery)
 		}
 		if now >= nextPins {

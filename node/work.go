@@ -26,6 +26,7 @@ type execution struct {
 	stopped string                  // the kind of stop that the log asked for
 	pending []func(*runner.Attempt) // what was asked before it was started, in order
 	killed  bool                    // the lease ended before it was started
+	until   forgeyard.Instant       // when it must have stopped, as far as the book knows
 	log     []job.LogChunk          // in the store, not in the log yet
 	next    *grantedNext
 }
@@ -41,6 +42,7 @@ type grantedNext struct {
 func (n *Node) begin(ctx context.Context, j site.Job, l lease.Lease) {
 	x := &execution{n: n, authority: l.Authority, job: j, lease: l, phase: job.PhaseAccepted}
 	n.local.mu.Lock()
+	x.until = n.local.book.Deadline(l.Authority.Lease)
 	n.local.running[l.Authority.Lease] = x
 	n.local.mu.Unlock()
 	n.metrics.active.Inc()
@@ -82,8 +84,11 @@ func (x *execution) run(ctx context.Context) {
 }
 
 func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
+	x.mu.Lock()
+	until := x.until
+	x.mu.Unlock()
 	t := runner.Task{
-		Authority: x.authority, Spec: x.job.Spec, Interruptions: x.job.Interruptions, Devices: bound, FirstLogSeq: x.job.LogSeq + 1,
+		Authority: x.authority, Until: until, Spec: x.job.Spec, Interruptions: x.job.Interruptions, Devices: bound, FirstLogSeq: x.job.LogSeq + 1,
 	}
 	if x.authority.Fence.Epoch > 1 {
 		t.ResumeID = string(x.authority.Lease)
@@ -111,8 +116,22 @@ func (x *execution) started(a *runner.Attempt) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.attempt = a
+	a.Extend(x.until) // it may have been moved since the task was made
 	for _, f := range x.pending {
 		f(a)
+	}
+}
+
+// extend passes on what the book knows of the deadline; zero is nothing.
+func (x *execution) extend(until forgeyard.Instant) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if until == 0 || until == x.until {
+		return
+	}
+	x.until = until
+	if x.attempt != nil {
+		x.attempt.Extend(until)
 	}
 }
 
@@ -139,6 +158,14 @@ func (x *execution) isOver() bool {
 	default:
 		return false
 	}
+}
+
+// isLost reports that the right to act has ended, by the clock now.
+func (x *execution) isLost() bool {
+	x.mu.Lock()
+	a := x.attempt
+	x.mu.Unlock()
+	return a != nil && a.Lost()
 }
 
 func (x *execution) isKilled() bool {

@@ -12,12 +12,16 @@ import (
 	"syscall"
 
 	"github.com/forgeyard/forgeyard-node/internal/cli"
+	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 )
 
 // version is set by the linker.
 var version = "unknown"
 
 func main() {
+	if keeper.Asked(os.Args) {
+		os.Exit(keeper.Main())
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, stop, cli.New("forgeyard-node"), os.Args[1:])
 	stop()

@@ -81,7 +81,7 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 	defer noteHangup(log)()
 	var unsaid error
 	err = node.Run(ctx, node.Config{
-		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: log, Helper: findHelper(),
+		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: log, Helper: findHelper(), Keeper: ownProgram(),
 		Ready: func(n *node.Node) {
 			if unsaid = a.ready(n.Status(ctx)); unsaid != nil {
 				cancel() // nobody can know that it runs
@@ -141,6 +141,16 @@ func (a *app) logger(c sitecfg.LogConfig) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(a.Err, o))
 	}
 	return slog.New(slog.NewTextHandler(a.Err, o))
+}
+
+// ownProgram is this program, to be started under another name: as the kernel has it, so
+// that a newer file in its place is not mixed with a daemon of before. Where the kernel
+// does not tell, there are no executors either.
+func ownProgram() string {
+	if _, err := os.Stat("/proc/self/exe"); err == nil {
+		return "/proc/self/exe"
+	}
+	return ""
 }
 
 // findHelper finds the workload's helper: beside this program, else in the PATH.

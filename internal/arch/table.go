@@ -72,6 +72,7 @@ var table = []line{
 	{dir: "node/executor/exectest", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/process", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/sandbox", never: []string{"consensus", "mesh", "site"}},
+	{dir: "node/executor/keeper", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/runner/spool", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/runner", never: []string{"consensus", "mesh"}},
 	{dir: "node/replica", never: []string{"mesh", "node/controllers", "node/agent"}},

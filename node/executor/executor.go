@@ -116,6 +116,9 @@ type Executor interface {
 	// fault), Unavailable (the machine did not give what is needed). After an
 	// error nothing runs.
 	Start(ctx context.Context, r Request) (Handle, error)
+	// Named is what ends the tree of a request with that ID, started or not: it can be
+	// told to who is to end it before anything of the tree exists.
+	Named(id string) Orphan
 	// Reap ends what an earlier process of this runner left. It never harms a
 	// process that only has the same number.
 	Reap(ctx context.Context, o Orphan) error

@@ -55,6 +55,7 @@ type Attempt struct {
 	cancelled chan struct{} // closed by the first stop that ends the job
 	phase     job.Phase
 	state     state // what the state file says
+	until     forgeyard.Instant
 	finished  bool
 }
 
@@ -64,7 +65,7 @@ func newAttempt(ctx context.Context, r *Runner, t Task, h Hooks) *Attempt {
 		run: r, id: epochName(t.Authority), task: t, hooks: h, ctx: ctx, endLease: end,
 		done: make(chan struct{}), bell: make(chan struct{}, 1), flushStop: make(chan struct{}),
 		news:     make(chan func(context.Context), newsWaiting),
-		stopping: make(chan struct{}), cancelled: make(chan struct{}), phase: job.PhaseAccepted,
+		stopping: make(chan struct{}), cancelled: make(chan struct{}), phase: job.PhaseAccepted, until: t.Until,
 	}
 }
 
@@ -73,6 +74,14 @@ func (a *Attempt) Authority() forgeyard.Authority { return a.task.Authority }
 
 // Phase is what it is doing.
 func (a *Attempt) Phase() job.Phase { a.mu.Lock(); defer a.mu.Unlock(); return a.phase }
+
+// Process names the main process of the step that was started last: its pid, and its
+// birth time, so that a reused pid is never taken for it (RSE). Zero before the first.
+func (a *Attempt) Process() (pid int, birth uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.state.Orphan.PID, a.state.Orphan.Birth
+}
 
 // Log is the attempt's log, nil until its folder was made.
 func (a *Attempt) Log() *spool.Spool { a.mu.Lock(); defer a.mu.Unlock(); return a.log }
@@ -113,6 +122,7 @@ func (a *Attempt) live() {
 	told := make(chan struct{})
 	defer close(told)
 	telling.Go(func() { a.teller(told) })
+	defer a.unkept()
 	v := a.prepare()
 	if v == nil {
 		v = a.runSteps()
@@ -128,7 +138,7 @@ func (a *Attempt) prepare() *verdict {
 	a.enter(job.PhasePreparing)
 	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Prepare, a.halt())
 	defer cancel()
-	for _, f := range []func(context.Context) error{a.reserve, a.openLog, a.makeWorkspace, a.inputs, a.bindDevices} {
+	for _, f := range []func(context.Context) error{a.reserve, a.openLog, a.makeWorkspace, a.kept, a.inputs, a.bindDevices} {
 		if err := f(ctx); err != nil {
 			return a.whyNotPrepared(ctx, err)
 		}
@@ -162,7 +172,7 @@ func (a *Attempt) whyNotPrepared(ctx context.Context, err error) *verdict {
 
 // interrupted says what an order or the lease's end makes of the epoch, nil for nothing.
 func (a *Attempt) interrupted() *verdict {
-	if a.ctx.Err() != nil {
+	if a.Lost() {
 		return &verdict{end: EndLease, message: "the lease ended"}
 	}
 	o := a.asked()
@@ -289,6 +299,9 @@ func (a *Attempt) enter(p job.Phase) {
 	a.phase = p
 	a.mu.Unlock()
 	a.tell(func(ctx context.Context) {
+		if a.Lost() {
+			return
+		}
 		if forgeyard.KindOf(a.hooks.Phase(ctx, p)) == forgeyard.Stale {
 			a.endLease()
 		}

@@ -51,6 +51,9 @@ func (a *Attempt) deliver() *verdict {
 // retry calls f until it succeeds, the time is over, or the error is final.
 func (a *Attempt) retry(ctx context.Context, what string, f func(context.Context) error, final func(error) bool) error {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
+		if a.Lost() {
+			return forgeyard.E(what, forgeyard.Stale, errLost)
+		}
 		err := f(ctx)
 		if err == nil || (final != nil && final(err)) {
 			return err

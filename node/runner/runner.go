@@ -28,6 +28,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,8 +56,21 @@ type Config struct {
 	HelperPath string
 	// ReserveDisk is left free on the disk of the workspaces, in bytes. Zero: nothing is.
 	ReserveDisk int64
+	// Keeper ends a tree at its deadline although this process is stopped or dead. Nil: only
+	// this process does.
+	Keeper Keeper
 	// SpoolLimit holds a workload back when that much log was not flushed. Zero: spool.DefaultLimit.
 	SpoolLimit int64
+}
+
+// Keeper holds deadlines outside of this process; node/executor/keeper has one.
+type Keeper interface {
+	// Hold returns when the tree of that name is held; nothing of it exists before.
+	Hold(ctx context.Context, o executor.Orphan, until forgeyard.Instant) error
+	Move(id string, until forgeyard.Instant)
+	// Struck reports whether the tree was ended for its deadline. An error: nobody can say.
+	Struck(ctx context.Context, id string) (bool, error)
+	Release(id string)
 }
 
 // Runner starts attempts. It is safe for concurrent use.
@@ -141,6 +155,9 @@ type Task struct {
 	// LastLogSeq is the highest number that an earlier epoch reported, 0 if unknown: what lies
 	// between it and FirstLogSeq was lost, and the epoch marker says so.
 	LastLogSeq uint64
+	// Until is when the right to act ends as far as is known at the start; Extend moves it.
+	// Zero: only LeaseEnded ends it.
+	Until forgeyard.Instant
 	// Checkpoints takes checkpoints; nil when the contract has none.
 	Checkpoints Checkpointer
 }
@@ -259,18 +276,8 @@ func (r *Runner) Active() []*Attempt {
 	for _, a := range r.active {
 		l = append(l, a)
 	}
-	slices.SortFunc(l, func(a, b *Attempt) int { return cmpString(a.id, b.id) })
+	slices.SortFunc(l, func(a, b *Attempt) int { return strings.Compare(a.id, b.id) })
 	return l
-}
-
-func cmpString(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // epochName names an epoch in paths, control groups and state files.

@@ -26,7 +26,7 @@ func (a *Attempt) runSteps() *verdict {
 		late = nil
 	}
 	for i, s := range a.task.Spec.Steps {
-		if v := a.interrupted(); v != nil && !(a.started && a.unsaved()) {
+		if v := a.interrupted(); v != nil && (v.end == EndLease || !(a.started && a.unsaved())) {
 			return v
 		}
 		if v := a.runStep(i, s, late); v != nil {
@@ -61,6 +61,9 @@ func (a *Attempt) runStep(i int, s job.Step, late <-chan time.Time) *verdict {
 
 // startStep starts the program, and writes down who it is.
 func (a *Attempt) startStep(n int, s job.Step) (executor.Handle, *verdict) {
+	if a.Lost() {
+		return nil, a.interrupted()
+	}
 	h, err := a.exec.Start(a.ctx, a.request(n, s))
 	if err == nil {
 		if !a.started {
@@ -132,8 +135,11 @@ func (a *Attempt) kill(h executor.Handle) {
 func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
 	o := a.asked()
 	resumable := a.contract.Mode == job.ResumeApplication
+	if a.struck(x) {
+		a.endLease() // its end says nothing about the work
+	}
 	switch {
-	case a.ctx.Err() != nil || o.ends():
+	case a.Lost() || o.ends():
 		return a.withCode(a.interrupted(), x)
 	case resumable && x.Code == a.contract.ExitCode && x.Signal == 0:
 		return a.exitCheckpoint(o)
@@ -215,7 +221,7 @@ func (a *Attempt) exitCheckpoint(o order) *verdict {
 
 // interruptedByEnd is interrupted without the stops that give the job back.
 func (a *Attempt) interruptedByEnd() *verdict {
-	if a.ctx.Err() != nil || (a.asked().ends()) {
+	if a.Lost() || a.asked().ends() {
 		return a.interrupted()
 	}
 	return nil

@@ -68,7 +68,7 @@ func (a *Attempt) inputs(ctx context.Context) error {
 	}
 	ins := slices.Clone(a.task.Spec.Inputs)
 	// Outer folders first: a tree is put into an empty folder only.
-	slices.SortStableFunc(ins, func(x, y job.Input) int { return cmpString(path.Clean(x.Path), path.Clean(y.Path)) })
+	slices.SortStableFunc(ins, func(x, y job.Input) int { return strings.Compare(path.Clean(x.Path), path.Clean(y.Path)) })
 	for _, in := range ins {
 		if err := a.input(ctx, in); err != nil {
 			return fmt.Errorf("input %s (%s): %w", in.Path, in.Digest.Short(), err)

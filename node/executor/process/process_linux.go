@@ -176,6 +176,9 @@ func (e *Executor) Probe(ctx context.Context) (job.SandboxCapability, error) {
 	return c, nil
 }
 
+// Named implements executor.Executor.
+func (e *Executor) Named(id string) executor.Orphan { return ptree.Named(e.cg, id) }
+
 // Reap implements executor.Executor.
 func (e *Executor) Reap(ctx context.Context, o executor.Orphan) error {
 	return ptree.Reap(ctx, e.cg, o)

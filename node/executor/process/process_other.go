@@ -39,5 +39,8 @@ func (*Executor) Start(context.Context, executor.Request) (executor.Handle, erro
 	return nil, errPlatform()
 }
 
+// Named implements executor.Executor.
+func (*Executor) Named(string) executor.Orphan { return executor.Orphan{} }
+
 // Reap implements executor.Executor.
 func (*Executor) Reap(context.Context, executor.Orphan) error { return errPlatform() }

@@ -375,6 +375,15 @@ func (t *Tree) drain(ctx context.Context) {
 	}
 }
 
+// Named is what Reap needs to end a tree of that id which may not have been started yet.
+func Named(h *cgroup.Hierarchy, id string) executor.Orphan {
+	o := executor.Orphan{ID: id, Boot: executor.BootID()}
+	if h != nil {
+		o.Cgroups = h.Dirs(id)
+	}
+	return o
+}
+
 // Reap ends a tree that an earlier process of this runner started. An orphan that was
 // written down before its start has a name only; h says where its group would be.
 func Reap(ctx context.Context, h *cgroup.Hierarchy, o executor.Orphan) error {

@@ -224,6 +224,9 @@ if (: > /work/source/x) 2>/dev/null || (: > /x) 2>/dev/null; then echo "can writ
 grep -q '^NoNewPrivs:.1$' /proc/self/status || { echo "can gain privileges"; exit 1; }
 exit 42`
 
+// Named implements executor.Executor.
+func (e *Executor) Named(id string) executor.Orphan { return ptree.Named(e.cg, id) }
+
 // Reap implements executor.Executor. Killing bubblewrap ends its namespace.
 func (e *Executor) Reap(ctx context.Context, o executor.Orphan) error {
 	return ptree.Reap(ctx, e.cg, o)

@@ -1,0 +1,255 @@
+//go:build linux
+
+package keeper_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
+	"github.com/forgeyard/forgeyard-node/node/executor/process"
+)
+
+// patience bounds waits for events on a busy machine.
+const patience = 60 * time.Second
+
+// playDaemon in the environment makes the test binary a daemon with one tree.
+const playDaemon = "FORGEYARD_TEST_DAEMON"
+
+// TestMain lets the test binary be the keeper, and the daemon that uses one.
+func TestMain(m *testing.M) {
+	switch {
+	case keeper.Asked(os.Args):
+		os.Exit(keeper.Main())
+	case os.Getenv(playDaemon) != "":
+		if err := daemon(); err != nil {
+			fmt.Println("failed:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// lease is how long the daemon's one tree may run.
+const leaseTime = 2 * time.Second
+
+// daemon holds a tree for leaseTime, starts it, and says who is in it and until when; then
+// it waits for its own end. FORGEYARD_TEST_DAEMON says how it is to end.
+func daemon() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	clk := clock.System()
+	k, err := keeper.Start(keeper.Config{Program: self, Clock: clk, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	e, err := process.New(process.Config{SameUser: true, NoCgroups: os.Getenv(playDaemon) == "no cgroups"})
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("/tmp", "fykeep-")
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return err
+	}
+	if err := executor.Layout(e, dir); err != nil {
+		return err
+	}
+	id := fmt.Sprintf("keep-%d-1", os.Getpid())
+	until := clk.Now().Add(leaseTime)
+	if err := k.Hold(context.Background(), e.Named(id), until); err != nil {
+		return err
+	}
+	out := &lines{}
+	// One that leaves its session and its parent, and one that ignores all it can.
+	h, err := e.Start(context.Background(), executor.Request{
+		ID: id, Root: dir, Network: job.NetworkHost, Env: []string{"PATH=/usr/bin:/bin"}, Stdout: out,
+		Argv: []string{"/bin/sh", "-c", `trap "" TERM INT HUP; (setsid sleep 1000 & echo $!); sleep 1000 & echo $!; wait`},
+	})
+	if err != nil {
+		return err
+	}
+	pids := strconv.Itoa(h.PID())
+	for len(strings.Fields(out.text())) < 2 {
+		time.Sleep(time.Millisecond) // the shell says who it started
+	}
+	fmt.Printf("%d %s %s %s\n", int64(until), dir, pids, strings.Join(strings.Fields(out.text()), " "))
+	<-h.Done()
+	over, err := k.Struck(context.Background(), id)
+	fmt.Println("struck:", over, err)
+	return h.Kill(context.Background())
+}
+
+// born is a process by number and birth.
+type born struct {
+	pid   int
+	birth uint64
+}
+
+func (b born) alive() bool {
+	p, err := executor.ReadProc(b.pid)
+	return err == nil && p.Birth == b.birth && p.Alive()
+}
+
+// The tree ends at its deadline although the daemon is stopped, and at once when the daemon
+// is killed: with control groups and without, background processes included (RA-310,
+// RA-302; the hard deadline of the holder-stops-first rule).
+func TestDeadlineHoldsWithoutTheDaemon(t *testing.T) {
+	for _, groups := range []string{"cgroups", "no cgroups"} {
+		for _, c := range []struct {
+			name string
+			sig  syscall.Signal
+			// early allows an end before the deadline: the daemon's death is one.
+			early bool
+		}{{"stopped", syscall.SIGSTOP, false}, {"killed", syscall.SIGKILL, true}} {
+			t.Run(groups+"/"+c.name, func(t *testing.T) {
+				cmd := exec.Command(os.Args[0])
+				cmd.Env = append(os.Environ(), playDaemon+"="+groups)
+				cmd.Stderr = os.Stderr
+				out, err := cmd.StdoutPipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+				r := bufio.NewReader(out)
+				until, tree := readTree(t, r)
+				if err := cmd.Process.Signal(c.sig); err != nil {
+					t.Fatal(err)
+				}
+				ended := awaitEnd(t, tree)
+				if !c.early && ended < until {
+					t.Errorf("the tree ended %s before its deadline", time.Duration(until-ended))
+				}
+				if late := time.Duration(ended - until); late > 2*time.Second {
+					t.Errorf("the tree ended %s after its deadline, the granter allows 2s", late)
+				}
+				if c.early {
+					return
+				}
+				if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+				if line, err := r.ReadString('\n'); err != nil || line != "struck: true <nil>\n" {
+					t.Errorf("the daemon that wakes is told %q, %v", line, err)
+				}
+			})
+		}
+	}
+}
+
+func readTree(t *testing.T, r *bufio.Reader) (int64, []born) {
+	t.Helper()
+	line, err := r.ReadString('\n')
+	f := strings.Fields(line)
+	if err != nil || len(f) < 5 {
+		t.Fatalf("the daemon says %q, %v", line, err)
+	}
+	until, err := strconv.ParseInt(f[0], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if filepath.Dir(f[1]) == "/tmp" {
+		t.Cleanup(func() { _ = os.RemoveAll(f[1]) })
+	}
+	var tree []born
+	for _, w := range f[2:] {
+		pid, err := strconv.Atoi(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := executor.ReadProc(pid)
+		if err != nil {
+			t.Fatalf("%d is not in the tree: %v", pid, err)
+		}
+		tree = append(tree, born{pid, p.Birth})
+	}
+	return until, tree
+}
+
+// awaitEnd returns when no process of the tree is left, by the clock of the deadline.
+func awaitEnd(t *testing.T, tree []born) int64 {
+	t.Helper()
+	clk := clock.System()
+	for began := clk.Now(); ; time.Sleep(5 * time.Millisecond) {
+		left := 0
+		for _, b := range tree {
+			if b.alive() {
+				left++
+			}
+		}
+		if left == 0 {
+			return int64(clk.Now())
+		}
+		if clk.Now().Sub(began) > patience {
+			t.Fatalf("%d of %d processes still run", left, len(tree))
+		}
+	}
+}
+
+// A keeper that was killed is started again and holds what was held: the deadline is kept
+// by the second one.
+func TestKeeperIsReplaced(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := keeper.Start(keeper.Config{Program: self, Clock: clock.System(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	o := executor.Orphan{ID: fmt.Sprintf("replaced-%d-1", os.Getpid()), Boot: executor.BootID()}
+	if err := k.Hold(ctx, o, clock.System().Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	first := k.Health(ctx)
+	if first.PID == 0 || first.Err != nil || first.Held != 1 {
+		t.Fatalf("%+v", first)
+	}
+	if err := syscall.Kill(first.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	next := first
+	for next = k.Health(ctx); next.PID == 0 || next.PID == first.PID || next.Err != nil; next = k.Health(ctx) {
+		if ctx.Err() != nil {
+			t.Fatalf("no other keeper: %+v", next)
+		}
+	}
+	k.Move(o.ID, clock.System().Now().Add(-time.Second))
+	for over := false; !over; {
+		if over, err = k.Struck(ctx, o.ID); ctx.Err() != nil {
+			t.Fatalf("the second keeper does not hold what the first held: %v", err)
+		}
+	}
+	k.Release(o.ID)
+	if h := k.Health(ctx); h.Held != 0 || h.Restarts != 1 {
+		t.Errorf("%+v", h)
+	}
+}
