@@ -150,6 +150,10 @@ type Config struct {
 	// the oldest are dropped. It may not call Close.
 	OnEvent func(Event)
 
+	// OnStranger is told the address of a node that called and belongs to another lineage
+	// of this group (see Reseed). It must return at once.
+	OnStranger func(addr string)
+
 	// What tests replace.
 	off           guardsOff
 	openStore     func(path string) (diskStore, error)
@@ -164,6 +168,7 @@ type guardsOff struct {
 	loop       bool // (c)
 	deadline   bool // (e)
 	hash       bool // (g)
+	lineage    bool // telling groups apart after a forced recovery
 	tail       bool // reopening after a failed write
 }
 

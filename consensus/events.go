@@ -42,9 +42,13 @@ const (
 	// Halted: this program cannot read what the group has decided. Nothing more is applied
 	// here; only a newer program helps.
 	Halted
+	// Reseeding: this node begins a new group as its only voter; see Reseed.
+	Reseeding
+	// Reseeded: it has.
+	Reseeded
 )
 
-var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked", "halted"}
+var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked", "halted", "reseeding", "reseeded"}
 
 func (k EventKind) String() string {
 	if int(k) < len(eventNames) {
@@ -65,7 +69,7 @@ func (e Event) level() slog.Level {
 	switch e.Kind {
 	case DiskFull, DiskHung, DiskFailed, Diverged, Halted:
 		return slog.LevelError
-	case TransferStuck, SnapshotLoop, RestartFailed:
+	case TransferStuck, SnapshotLoop, RestartFailed, Reseeding:
 		return slog.LevelWarn
 	case HashChecked:
 		return slog.LevelDebug

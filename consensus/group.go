@@ -37,7 +37,9 @@ type Group struct {
 	done   chan struct{} // the supervisor has ended
 
 	plan       atomic.Pointer[rebuildPlan] // nil unless rebuilding
-	wake       chan struct{}               // some instance has a fault; capacity 1
+	reseed     atomic.Pointer[Reseed]      // nil unless a new group is to begin here
+	lineage    atomic.Pointer[string]
+	wake       chan struct{} // some instance has a fault; capacity 1
 	leadership *leadershipBoard
 	rounds     rounds
 	batches    batchCount
@@ -77,6 +79,9 @@ func Open(cfg Config) (*Group, error) {
 		return nil, err
 	}
 	g.plan.Store(plan)
+	if err := g.readLineage(); err != nil {
+		return nil, err
+	}
 	g.machine.quarantined.Store(plan != nil && plan.Snapshots)
 	if cfg.Layer != nil {
 		g.layer = newSharedLayer(cfg.Layer)

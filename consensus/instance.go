@@ -107,6 +107,9 @@ func (in *instance) prepare(after *fault) error {
 		g.plan.Store(plan)
 		after.planned = true // another attempt carries it out
 	}
+	if r := g.reseed.Load(); r != nil {
+		return in.carryOut(r)
+	}
 	if plan == nil || plan.Wiped {
 		return nil
 	}

@@ -48,6 +48,9 @@ const (
 	// maxEvents bounds the queue towards OnEvent; the oldest go first.
 	maxEvents = 256
 
+	// maxLineage bounds the name of a lineage: an identifier and a little room.
+	maxLineage = 64
+
 	// maxMarker bounds the rebuild marker file.
 	maxMarker = 4096
 

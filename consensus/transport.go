@@ -145,6 +145,9 @@ func (t *guardedTransport) relay() {
 
 // inspect reports whether raft should see the call; if not, it was answered.
 func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
+	if !t.ours(rpc) {
+		return false
+	}
 	switch req := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
 		t.sawAppend(req)
@@ -171,7 +174,7 @@ func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
 
 func (t *guardedTransport) header() raft.RPCHeader {
 	cfg := &t.in.g.cfg
-	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(cfg.LocalID), Addr: []byte(cfg.LocalAddr)}
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(cfg.LocalID), Addr: t.EncodePeer(raft.ServerID(cfg.LocalID), raft.ServerAddress(cfg.LocalAddr))}
 }
 
 // sawAppend learns the index up to which entries may be older than this
