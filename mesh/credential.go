@@ -131,8 +131,8 @@ func (c *Credential) Verify(site ed25519.PublicKey, id peer.ID, wall time.Time) 
 		return err
 	}
 	if !wall.Before(c.NotAfter) {
-		return forgeyard.Errorf("credential", forgeyard.Denied, "the credential of runner %s expired at %s, it is %s here", c.Runner, c.NotAfter.Format(time.RFC3339), wall.UTC().Format(time.RFC3339)).
-			WithHint("check both clocks; a member renews it by itself while it can reach the site, else join again")
+		return refusedFor(RefusedExpired, forgeyard.Errorf("credential", forgeyard.Denied, "the credential of runner %s expired at %s, it is %s here", c.Runner, c.NotAfter.Format(time.RFC3339), wall.UTC().Format(time.RFC3339)).
+			WithHint("check both clocks; a member renews it by itself while it can reach the site, else join again"))
 	}
 	return nil
 }

@@ -224,10 +224,10 @@ func (d *directServer) admit(c *tls.Conn, p peer.ID) error {
 		err = m.adopt(conn)
 	}
 	if err != nil {
-		_ = writeFrame(c, helloReply{Err: toWire(err)}, maxHelloFrame)
+		_ = writeFrame(c, m.reply(helloReply{Err: toWire(err)}), maxHelloFrame)
 		return err
 	}
-	if err := writeFrame(c, helloReply{Hello: m.ownHello()}, maxHelloFrame); err != nil {
+	if err := writeFrame(c, m.reply(helloReply{Hello: m.ownHello()}), maxHelloFrame); err != nil {
 		return errors.Join(err, conn.Close())
 	}
 	_ = c.SetDeadline(time.Time{})

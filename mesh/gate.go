@@ -29,7 +29,7 @@ func (m *Mesh) stillGood(p Peer) error {
 		return errRevoked(p.ID, p.Runner)
 	}
 	if !p.Expires.IsZero() && !m.clk.Wall().Before(p.Expires) {
-		return forgeyard.Errorf("mesh", forgeyard.Denied, "the credential of runner %s expired at %s", p.Runner, p.Expires.Format(time.RFC3339))
+		return refusedFor(RefusedExpired, forgeyard.Errorf("mesh", forgeyard.Denied, "the credential of runner %s expired at %s", p.Runner, p.Expires.Format(time.RFC3339)))
 	}
 	return nil
 }
@@ -42,8 +42,8 @@ func (m *Mesh) isRevoked(p peer.ID, r forgeyard.RunnerID) bool {
 }
 
 func errRevoked(p peer.ID, r forgeyard.RunnerID) error {
-	return forgeyard.Errorf("mesh", forgeyard.Denied, "runner %s (peer %s) was removed from the site", r, p).
-		WithHint("its credential is revoked; join again with a new token and an empty data directory")
+	return refusedFor(RefusedRevoked, forgeyard.Errorf("mesh", forgeyard.Denied, "runner %s (peer %s) was removed from the site", r, p).
+		WithHint("its credential is revoked; join again with a new token and an empty data directory"))
 }
 
 // awaitAdmitted is admitted, but a stream that overtook the end of its hello waits for it.

@@ -35,6 +35,7 @@ type hello struct {
 type helloReply struct {
 	Err   *wireError `cbor:"1,keyasint,omitempty"`
 	Hello *hello     `cbor:"2,keyasint,omitempty"`
+	Wall  int64      `cbor:"3,keyasint,omitempty"` // the answerer's clock, in Unix milliseconds: for people, never for authority
 }
 
 func (m *Mesh) ownHello() *hello {
@@ -98,6 +99,12 @@ func (m *Mesh) sameSite(p peer.ID, c *Credential) (Class, error) {
 	return ClassMember, nil
 }
 
+// reply adds what every answer carries.
+func (m *Mesh) reply(r helloReply) helloReply {
+	r.Wall = m.clk.Wall().UnixMilli()
+	return r
+}
+
 // welcome records the outcome of a judgement.
 func (m *Mesh) welcome(pr Peer) {
 	fresh, isNew := m.table.admit(pr, true)
@@ -132,12 +139,12 @@ func (m *Mesh) serveHello(s network.Stream) {
 	if err != nil {
 		m.log.Warn("hello refused", "peer", p, "reason", err)
 		m.table.refuse(p, err)
-		_ = writeFrame(s, helloReply{Err: toWire(err)}, maxHelloFrame)
+		_ = writeFrame(s, m.reply(helloReply{Err: toWire(err)}), maxHelloFrame)
 		m.strike(p)
 		return
 	}
 	m.welcome(pr) // before the answer: the peer may open streams the moment it reads it
-	if err := writeFrame(s, helloReply{Hello: m.ownHello()}, maxHelloFrame); err != nil {
+	if err := writeFrame(s, m.reply(helloReply{Hello: m.ownHello()}), maxHelloFrame); err != nil {
 		_ = s.Reset()
 	}
 }
@@ -193,6 +200,16 @@ func (m *Mesh) sayHello(p peer.ID) error {
 
 // exchange shows our hello on rw and judges the answer.
 func (m *Mesh) exchange(rw io.ReadWriter, p peer.ID, own *hello) (Peer, error) {
+	d := Door{Peer: p, At: m.clk.Now()}
+	pr, err := m.exchangeAt(rw, p, own, &d)
+	if forgeyard.KindOf(err) != forgeyard.Unavailable { // nobody was met
+		d.Err, d.Why = err, WhyRefused(err)
+		m.met(d)
+	}
+	return pr, err
+}
+
+func (m *Mesh) exchangeAt(rw io.ReadWriter, p peer.ID, own *hello, d *Door) (Peer, error) {
 	if err := writeFrame(rw, own, maxHelloFrame); err != nil {
 		return Peer{}, forgeyard.E("hello", forgeyard.Unavailable, err)
 	}
@@ -203,12 +220,17 @@ func (m *Mesh) exchange(rw io.ReadWriter, p peer.ID, own *hello) (Peer, error) {
 		}
 		return Peer{}, forgeyard.E("hello", forgeyard.Unavailable, err)
 	}
+	if r.Wall != 0 {
+		half := m.clk.Now().Sub(d.At) / 2
+		d.reads = time.UnixMilli(r.Wall).Add(-time.Duration(d.At) - half)
+	}
 	if r.Err != nil {
 		return Peer{}, r.Err.err("refused by peer " + p.String())
 	}
 	if r.Hello == nil {
 		return Peer{}, forgeyard.Errorf("hello", forgeyard.Invalid, "peer %s answered with nothing", p)
 	}
+	d.Ours = true // from here on it is this node that refuses
 	return m.judge(p, r.Hello)
 }
 

@@ -83,13 +83,14 @@ type wireError struct {
 	Kind forgeyard.Kind `cbor:"1,keyasint"`
 	Text string         `cbor:"2,keyasint"`
 	Hint string         `cbor:"3,keyasint,omitempty"`
+	Why  Refusal        `cbor:"4,keyasint,omitempty"`
 }
 
 func toWire(err error) *wireError {
 	if err == nil {
 		return nil
 	}
-	w := &wireError{Kind: forgeyard.KindOf(err), Text: err.Error()}
+	w := &wireError{Kind: forgeyard.KindOf(err), Text: err.Error(), Why: WhyRefused(err)}
 	var e *forgeyard.Error
 	if errors.As(err, &e) && e.Err != nil {
 		w.Text, w.Hint = e.Err.Error(), e.Hint
@@ -103,7 +104,7 @@ func (w *wireError) err(op string) error {
 	if w == nil {
 		return nil
 	}
-	return &forgeyard.Error{Op: op, Kind: w.Kind, Err: errors.New(printable(w.Text)), Hint: printable(w.Hint)}
+	return refusedFor(w.Why, &forgeyard.Error{Op: op, Kind: w.Kind, Err: errors.New(printable(w.Text)), Hint: printable(w.Hint)})
 }
 
 func printable(s string) string {
@@ -127,8 +128,8 @@ func (v versions) String() string { return fmt.Sprintf("%d–%d", v.Min, v.Max) 
 func negotiate(ours, theirs versions) (uint16, error) {
 	v := min(ours.Max, theirs.Max)
 	if theirs.Min > theirs.Max || v < max(ours.Min, theirs.Min) {
-		return 0, forgeyard.Errorf("hello", forgeyard.Denied, "the peer speaks mesh versions %v, this node %v", theirs, ours).
-			WithHint("upgrade the older of the two; neighbouring releases work together")
+		return 0, refusedFor(RefusedVersion, forgeyard.Errorf("hello", forgeyard.Denied, "the peer speaks mesh versions %v, this node %v", theirs, ours).
+			WithHint("upgrade the older of the two; neighbouring releases work together"))
 	}
 	return v, nil
 }

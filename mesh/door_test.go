@@ -1,0 +1,91 @@
+package mesh
+
+import (
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+)
+
+// door is what a knows of its last hello with b.
+func door(t *testing.T, a, b *Mesh) Door {
+	t.Helper()
+	for _, d := range a.Doors() {
+		if d.Peer == b.PeerID() {
+			return d
+		}
+	}
+	t.Fatal("the two have not met")
+	return Door{}
+}
+
+// E10: a node whose clock is wrong takes everybody's credential for expired. It says by how
+// much its clock is off, and is let in, and lets in, as soon as the clock is right.
+func TestE10ClockOff(t *testing.T) {
+	s := newTestSite(t, "north")
+	ca, cb := s.member(t), s.member(t)
+	mc := clock.NewManual(time.Now().Add(10 * time.Hour))
+	ca.Clock = mc
+	a, b := start(t, ca), start(t, cb)
+	meet(t, a, b)
+	wantKind(t, a.Connect(within(t), b.PeerID()), forgeyard.Denied)
+	if d := door(t, a, b); d.Why != RefusedExpired || !d.Ours || d.Err == nil {
+		t.Fatalf("%+v", d)
+	}
+	if off, of := a.ClockOff(); of != 1 || off < 10*time.Hour-time.Minute || off > 10*time.Hour+time.Minute {
+		t.Fatalf("off by %s, says %d", off, of)
+	}
+	mc.SetWall(time.Now())
+	if off, _ := a.ClockOff(); off.Abs() > time.Minute {
+		t.Fatalf("it was set right, and is off by %s", off)
+	}
+	must(t, a.Connect(within(t), b.PeerID()))
+	if d := door(t, a, b); d.Err != nil || d.Why != RefusedOther {
+		t.Fatalf("%+v", d)
+	}
+}
+
+// RA-321, RA-322: why a node is not let in reaches it as more than words.
+func TestWhyRefusedTravels(t *testing.T) {
+	for name, c := range map[string]struct {
+		prep func(ca, cb *Config)
+		set  func(a, b *Mesh)
+		why  Refusal
+	}{
+		"revoked": {prep: func(_, cb *Config) { cb.Revoked = func(peer.ID, forgeyard.RunnerID) bool { return true } }, why: RefusedRevoked},
+		"version": {set: func(a, _ *Mesh) { a.versions = versions{7, 9} }, why: RefusedVersion},
+		"expired": {prep: func(_, cb *Config) { cb.Clock = clock.NewManual(time.Now().Add(10 * time.Hour)) }, why: RefusedExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newTestSite(t, "north")
+			ca, cb := s.member(t), s.member(t)
+			if c.prep != nil {
+				c.prep(&ca, &cb)
+			}
+			a, b := start(t, ca), start(t, cb)
+			if c.set != nil {
+				c.set(a, b)
+			}
+			meet(t, a, b)
+			err := a.Connect(within(t), b.PeerID())
+			wantKind(t, err, forgeyard.Denied)
+			if d := door(t, a, b); d.Why != c.why || d.Ours || WhyRefused(err) != c.why {
+				t.Fatalf("%+v, %v", d, WhyRefused(err))
+			}
+		})
+	}
+}
+
+// An answer of before has neither the reason nor the clock, and is understood.
+func TestDoorOfBefore(t *testing.T) {
+	b, err := encMode.Marshal(helloReply{Err: &wireError{Kind: forgeyard.Denied, Text: "no"}})
+	must(t, err)
+	var r helloReply
+	must(t, decMode.Unmarshal(b, &r))
+	if err := r.Err.err("hello"); WhyRefused(err) != RefusedOther || r.Wall != 0 || len(b) > 16 {
+		t.Fatalf("%v %x", err, b)
+	}
+}
