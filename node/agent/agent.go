@@ -21,6 +21,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -131,7 +132,11 @@ type entry struct {
 // process starts with an empty one: a new session inherits nothing (07§8).
 type Book struct {
 	leases map[forgeyard.LeaseID]*entry
-	upkeep map[forgeyard.DeviceID]upkeep // asked of the shell, its report not in the log yet
+	// doubted are leases of which an acceptance of ours may or may not be in the log. A
+	// later one that goes well may repeat it, and then grants nothing: the granter counts
+	// from the first, we must not count from the second.
+	doubted map[forgeyard.LeaseID]bool
+	upkeep  map[forgeyard.DeviceID]upkeep // asked of the shell, its report not in the log yet
 }
 
 type upkeep struct {
@@ -146,18 +151,19 @@ type upkeep struct {
 
 // NewBook returns an empty book.
 func NewBook() *Book {
-	return &Book{leases: map[forgeyard.LeaseID]*entry{}, upkeep: map[forgeyard.DeviceID]upkeep{}}
+	return &Book{leases: map[forgeyard.LeaseID]*entry{}, doubted: map[forgeyard.LeaseID]bool{}, upkeep: map[forgeyard.DeviceID]upkeep{}}
 }
 
 // Accepted is told that an acceptance, sent then, was applied. Delegated work has no
 // deadline yet: only a renewal says how much of the central daemon's authority is left.
+// Nor has a lease whose acceptance may be the repeat of one that we gave up waiting for.
 func (b *Book) Accepted(id forgeyard.LeaseID, sent forgeyard.Instant) {
 	e, ok := b.leases[id]
 	if !ok || e.stage != asking {
 		return
 	}
 	e.stage = held
-	if !delegated(e.authority) {
+	if !delegated(e.authority) && !b.doubted[id] {
 		e.sent = sent
 	}
 }
@@ -165,10 +171,12 @@ func (b *Book) Accepted(id forgeyard.LeaseID, sent forgeyard.Instant) {
 // delegated says that the authority comes from the central daemon: its term is not zero.
 func delegated(a forgeyard.Authority) bool { return a.Fence.Term != 0 }
 
-// NotAccepted is told that an acceptance failed; the next step looks anew.
+// NotAccepted is told that an acceptance failed, or that its outcome could not be learnt;
+// the next step looks anew.
 func (b *Book) NotAccepted(id forgeyard.LeaseID) {
 	if e, ok := b.leases[id]; ok && e.stage == asking {
 		delete(b.leases, id)
+		b.doubted[id] = true
 	}
 }
 
@@ -330,9 +338,13 @@ func (s *stepper) ids() []forgeyard.LeaseID {
 
 // vanished looks at leases of the book that the log no longer calls live.
 func (s *stepper) vanished(mine []site.Job) {
+	live := func(id forgeyard.LeaseID) bool {
+		return slices.ContainsFunc(mine, func(j site.Job) bool { return j.Lease.Authority.Lease == id })
+	}
+	maps.DeleteFunc(s.book.doubted, func(id forgeyard.LeaseID, _ bool) bool { return !live(id) })
 	for _, id := range s.ids() {
 		e := s.book.leases[id]
-		if slices.ContainsFunc(mine, func(j site.Job) bool { return j.Lease.Authority.Lease == id }) {
+		if live(id) {
 			continue
 		}
 		if e.stage == asking || !s.seen(e) {

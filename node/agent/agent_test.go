@@ -351,3 +351,38 @@ func TestDeviceUpkeep(t *testing.T) {
 	r.apply(site.DeviceReset{Device: "board", Host: "R1", Evidence: devices.Evidence{Token: d.Token, Try: 1, Error: "no answer"}})
 	wants(0, 1)
 }
+
+// An acceptance whose answer is lost may be in the log all the same, and the leader
+// counts from it. The next one is answered too, and grants nothing: whoever counted from
+// its send would go on when the leader is certain that it has stopped. So the holder asks
+// for its deadline (the explorer found this, in eleven steps).
+func TestARepeatedAcceptanceGrantsNothing(t *testing.T) {
+	r := newRig(t)
+	a := r.offer(r.submit(nil))
+	offered := r.s
+	r.want("accept")
+	r.apply(site.Accept{Authority: a})
+	r.book.NotAccepted(a.Lease) // its answer never came
+
+	r.after(14 * time.Second)
+	accepted := r.s
+	r.s = offered // our copy of the log is behind: the lease is still an offer there
+	r.want("accept")
+	sent := r.now
+	r.s = accepted
+	r.apply(site.Accept{Authority: a})
+	r.book.Accepted(a.Lease, sent)
+	r.want("")
+	if got := r.book.ToRenew(); len(got) != 1 || !r.book.Deadline(a.Lease).IsZero() {
+		t.Fatalf("it has the deadline %d and asks for %v", r.book.Deadline(a.Lease), got)
+	}
+	r.book.Renewed(a.Lease, r.now, lease.Continue, -1)
+	r.want("start")
+
+	// What was in doubt is forgotten with its lease.
+	r.apply(site.Complete{Authority: a, Message: "m", Result: job.Result{Outcome: job.OutcomeDone}})
+	r.want("kill: the log says that its lease ended")
+	if len(r.book.doubted) != 0 {
+		t.Fatalf("still in doubt: %v", r.book.doubted)
+	}
+}
