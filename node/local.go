@@ -60,6 +60,13 @@ func (l *local) askRenewal() {
 	}
 }
 
+// busy reports whether leases are held here.
+func (l *local) busy() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.book.Active() > 0 || len(l.running) > 0
+}
+
 func (l *local) execution(id forgeyard.LeaseID) *execution {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,6 +19,8 @@ type metrics struct {
 	active, casBytes, spoolBytes, uplinkUsed, outbox      prometheus.Gauge
 	accepted, reconnects, renewals, badPeers, checkpoints prometheus.Counter
 	cleanupFailures, entries                              prometheus.Counter
+	linkFailures                                          prometheus.Counter
+	renewalTook, renewalLate                              prometheus.Histogram
 	rejected, completions, raftEvents, jobs               *prometheus.CounterVec
 }
 
@@ -39,6 +41,11 @@ func newMetrics(n *Node) *metrics {
 		r.MustRegister(c)
 		return c
 	}
+	seconds := func(name, help string) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "forgeyard", Name: name, Help: help, Buckets: []float64{.001, .005, .02, .1, .25, .5, 1, 2, 5, 15}})
+		r.MustRegister(h)
+		return h
+	}
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m := &metrics{
 		registry:        r,
@@ -49,6 +56,9 @@ func newMetrics(n *Node) *metrics {
 		outbox:          gauge("uplink_outbox_records", "Records that wait for the central daemon."),
 		accepted:        counter("agent_lease_accept_total", "Leases that this node accepted."),
 		reconnects:      counter("agent_reconnects_total", "Returns to the site after silence."),
+		linkFailures:    counter("agent_reconnect_attempts_total", "Calls towards the leader that did not reach it."),
+		renewalTook:     seconds("renewal_seconds", "From the send of a heartbeat to its answer."),
+		renewalLate:     seconds("renewal_delay_seconds", "How late a heartbeat was sent, by this machine's own doing."),
 		renewals:        counter("lease_renewals_total", "Lease renewals that this node answered as leader."),
 		badPeers:        counter("cas_bad_peer_total", "Times that a peer offered content which does not match its name."),
 		checkpoints:     counter("checkpoint_committed_total", "Checkpoints of this node that the log took."),
@@ -64,6 +74,16 @@ func newMetrics(n *Node) *metrics {
 			return 1
 		}
 		return 0
+	}))
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "renewal_age_seconds", Help: "Since the last heartbeat that was answered."}, func() float64 {
+		if n.way == nil {
+			return 0
+		}
+		s, _ := n.way.status()
+		if s.Answered == 0 {
+			return n.clock.Wall().Sub(n.started).Seconds() // none yet
+		}
+		return n.clock.Now().Sub(s.Answered).Seconds()
 	}))
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "raft_applied_index", Help: "Last entry applied."}, func() float64 {
 		return float64(n.replica.State().Index)

@@ -96,6 +96,7 @@ type Node struct {
 	state      atomic.Value // string: node state of 07§12
 	leading    atomic.Pointer[leading.Leadership]
 	hint       atomic.Pointer[leaderHint]
+	way        *link  // to the leader
 	local      *local // the agent's book and the running attempts
 	kick       chan struct{}
 	fatal      chan error     // why this node must end; capacity 1

@@ -32,6 +32,7 @@ func (n *Node) openMesh(_ context.Context, c *closers) error {
 	c.add(m.Close)
 	n.ports.keep("mesh", portOf(m.ListenAddrs()))
 	n.peers = newPeers(n)
+	n.way = newLink(n)
 	return n.addKnownAddrs(n.enrolment.Peers)
 }
 
@@ -81,7 +82,8 @@ func (n *Node) openLog(ctx context.Context, c *closers) error {
 	n.proposer = &replica.Proposer{
 		Self: n.mesh.PeerID().String(), Forward: n.peers.forward, Clock: n.clock, By: n.enrolment.Name,
 		MayWrite: func(b site.Body) error { return n.replica.State().MayWrite(b) },
-		NewID:    func() forgeyard.MessageID { return forgeyard.MessageID(NewID(n.clock)) }, Fallback: n.peers.anyMember,
+		NewID:    func() forgeyard.MessageID { return forgeyard.MessageID(NewID(n.clock)) },
+		Route:    func(string, int) string { return n.way.route() }, Heard: n.way.proposed,
 	}
 	if n.link, err = uplink.New(uplink.Config{
 		State: n.replica.State, Propose: n.proposer.Propose, Clock: n.clock, Vouch: n.vouch, Prefetch: n.prefetch, Holders: n.holders, Log: n.log,

@@ -75,7 +75,7 @@ func (p *peers) hashOf(ctx context.Context, addr string, index uint64) ([32]byte
 
 // forward carries a command to the node at addr.
 func (p *peers) forward(ctx context.Context, addr string, command []byte) (uint64, []byte, error) {
-	ctx, cancel := p.whileLeads(ctx, addr)
+	ctx, cancel := p.whileLeads(ctx, forwardTimeout)
 	defer cancel()
 	req := connect.NewRequest(&forgeyardv1.ProposeRequest{Command: command})
 	setHops(req.Header(), hopsOf(ctx)+1)
@@ -86,20 +86,17 @@ func (p *peers) forward(ctx context.Context, addr string, command []byte) (uint6
 	return r.Msg.Index, r.Msg.Reply, nil
 }
 
-// whileLeads bounds a call to the leader: by time, and by its being the leader as far as
-// this node knows. A dead leader's dial can hang long after another was elected.
-func (p *peers) whileLeads(ctx context.Context, addr string) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+// whileLeads bounds a call to the leader, or by way of a member: by time, and by who leads
+// as far as this node knows. A dead leader's dial can hang long after another was elected.
+func (p *peers) whileLeads(ctx context.Context, within time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	was := p.leads()
 	var look func()
 	look = func() {
 		if ctx.Err() != nil {
 			return
 		}
-		_, now, term := p.n.group.Leader()
-		if h := p.n.hint.Load(); h != nil && h.term > term {
-			now = h.addr
-		}
-		if now != addr && now != "" {
+		if now := p.leads(); now != was && now != "" {
 			cancel()
 			return
 		}
@@ -107,6 +104,15 @@ func (p *peers) whileLeads(ctx context.Context, addr string) (context.Context, c
 	}
 	time.AfterFunc(leaderLook, look)
 	return ctx, cancel
+}
+
+// leads is who leads as far as this node knows.
+func (p *peers) leads() string {
+	_, addr, term := p.n.group.Leader()
+	if h := p.n.hint.Load(); h != nil && h.term > term {
+		addr = h.addr
+	}
+	return addr
 }
 
 type hopsKey struct{}
@@ -126,36 +132,15 @@ func hopsOf(ctx context.Context) int {
 
 func setHops(h http.Header, n int) { h.Set(hopsHeader, strconv.Itoa(n)) }
 
-// anyMember is the address of a member to ask when no leader is known here: a node
-// that has just joined is not in the group yet. It takes turns.
-func (p *peers) anyMember(try int) string {
-	var all []string
-	for _, a := range p.n.memberAddrs() {
-		if a.PeerID != p.n.mesh.PeerID() {
-			all = append(all, a.PeerID.String())
-		}
-	}
-	if len(all) == 0 {
-		return ""
-	}
-	return all[try%len(all)]
-}
-
 // leaderHint is who last told this node that it leads. Whoever is asked proves it anew.
 type leaderHint struct {
 	addr string
 	term uint64
 }
 
-// leader returns the service of the leader, or of a member who may know it.
-func (p *peers) leader(try int) (addr string, c forgeyardv1connect.PeerServiceClient, err error) {
-	_, addr, term := p.n.group.Leader()
-	if h := p.n.hint.Load(); h != nil && try%2 == 0 && (h.term > term || addr == "") {
-		addr = h.addr
-	}
-	if addr == "" {
-		addr = p.anyMember(try)
-	}
+// leader returns the service of the leader, or of a member that passes on what it is asked.
+func (p *peers) leader() (addr string, c forgeyardv1connect.PeerServiceClient, err error) {
+	addr = p.n.way.route()
 	if addr == "" {
 		return "", nil, forgeyard.Errorf("leader", forgeyard.Unavailable, "no leader is known")
 	}

@@ -129,10 +129,22 @@ func (s peerService) mayVote(r forgeyard.RunnerID) bool {
 	return ok && m.MayVote && !m.Removed
 }
 
-// passOn hands a heartbeat of a node that is not in the group yet to the leader.
-func (s peerService) passOn(ctx context.Context, r *connect.Request[forgeyardv1.RenewRequest]) (*connect.Response[forgeyardv1.RenewResponse], error) {
+// passTo is the leader, for who does not lead and was asked by one that cannot reach it;
+// empty where nothing is to be passed on. Once is enough: whoever was asked by another
+// member than the one that wants to know leads, or nobody does.
+func (s peerService) passTo(ctx context.Context) string {
 	_, addr, _ := s.n.group.Leader()
-	if addr == "" || addr == s.n.mesh.PeerID().String() || hopsOf(ctx) > 0 {
+	if s.n.group.IsLeader() || addr == s.n.mesh.PeerID().String() || hopsOf(ctx) > 0 {
+		return ""
+	}
+	return addr
+}
+
+// passOn hands a heartbeat of a node that cannot reach the leader, or is not in the group
+// yet, to it.
+func (s peerService) passOn(ctx context.Context, r *connect.Request[forgeyardv1.RenewRequest]) (*connect.Response[forgeyardv1.RenewResponse], error) {
+	addr := s.passTo(ctx)
+	if addr == "" {
 		return nil, notLeading(s.n)
 	}
 	req := connect.NewRequest(r.Msg)
@@ -197,7 +209,13 @@ func candidates(all []controllers.Candidate) []*forgeyardv1.Job_Candidate {
 }
 
 // Barrier implements the service.
-func (s peerService) Barrier(ctx context.Context, _ *connect.Request[forgeyardv1.BarrierRequest]) (*connect.Response[forgeyardv1.BarrierResponse], error) {
+func (s peerService) Barrier(ctx context.Context, r *connect.Request[forgeyardv1.BarrierRequest]) (*connect.Response[forgeyardv1.BarrierResponse], error) {
+	ctx = withHops(ctx, r.Header())
+	if addr := s.passTo(ctx); addr != "" {
+		req := connect.NewRequest(r.Msg)
+		setHops(req.Header(), hopsOf(ctx)+1)
+		return s.n.peers.to(addr).Barrier(ctx, req)
+	}
 	i, err := s.n.group.Confirm(ctx)
 	if err != nil {
 		return nil, err

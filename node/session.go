@@ -12,8 +12,10 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -24,38 +26,67 @@ const (
 	firstBackoff   = 100 * time.Millisecond
 	capsEvery      = time.Minute            // how often the machine is probed again
 	heartbeatFloor = 100 * time.Millisecond // between two of them
-	silentAfter    = 3                      // heartbeats in a row that fail before the node says that the site is silent
+	renewCallFloor = 500 * time.Millisecond // a heartbeat's call gets at least that long
 )
 
 // sessionLoop registers this process as the current session of its runner, then
-// renews its leases. It tries for ever; only a removal, or another process with
-// this node's key, ends it (07§190, E09).
+// renews its leases. It tries for ever; what ends it is a removal, a program that no member
+// speaks with, or another process with this node's key (07§190, E09). A disabled runner
+// waits until the log says otherwise.
 func (n *Node) sessionLoop(ctx context.Context) error {
 	if err := n.probe(ctx); err != nil {
 		return err
 	}
 	n.deliverRecovered(ctx)
-	for wait, try := firstBackoff, 0; ; try++ {
-		n.setState(StateRegistering)
-		err := n.register(ctx)
-		if err == nil {
-			break
-		}
-		if forgeyard.KindOf(err) == forgeyard.Denied {
-			n.log.Error("the site refuses this node", "err", err)
+	for {
+		if err := n.enter(ctx); err != nil || ctx.Err() != nil {
 			return err
 		}
+		n.log.Info("registered")
+		n.learnDevices()
+		if err := n.renewLoop(ctx); err != nil || ctx.Err() != nil {
+			return err
+		}
+		if err := n.awaitEnabled(ctx); err != nil {
+			return nil
+		}
+	}
+}
+
+// enter registers, however long that takes.
+func (n *Node) enter(ctx context.Context) error {
+	n.setState(StateRegistering)
+	for wait, try := firstBackoff, 0; ; try++ {
+		err := n.register(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if end := n.way.ended(); end != nil {
+			n.log.Error("the site refuses this node", "err", end)
+			return end
+		}
 		if try%10 == 9 {
-			n.log.Warn("not registered yet", "tries", try+1, "err", err)
+			n.log.Warn("not registered yet; it goes on trying", "tries", try+1, "err", err, "clock", n.clockDoubt())
 		}
 		wait = min(2*wait, time.Duration(n.cfg.Settings.Reconnect.MaxBackoff))
 		if !n.pause(ctx, jitter(wait)) {
 			return nil
 		}
 	}
-	n.log.Info("registered")
-	n.learnDevices()
-	return n.renewLoop(ctx)
+}
+
+// isDisabled is what the log says of this node.
+func (n *Node) isDisabled() bool {
+	m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID)
+	return ok && m.Disabled
+}
+
+// awaitEnabled waits until the log says that the runner is enabled. What else this node
+// is, a voter among it, goes on.
+func (n *Node) awaitEnabled(ctx context.Context) error {
+	n.log.Warn("the runner is disabled: it is silent until it is enabled", "hint", "forgeyard-node runner enable "+n.enrolment.Name)
+	n.setState(StateOffline)
+	return n.until(ctx, func(*site.State) bool { return !n.isDisabled() })
 }
 
 // jitter spreads what many nodes would do at the same time.
@@ -107,11 +138,16 @@ func (n *Node) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
 	own := n.ownAddr()
-	_, err := n.propose(ctx, site.Register{
+	reply, err := n.proposer.Propose(ctx, site.Register{
 		Runner: n.enrolment.RunnerID, Session: n.session, Version: n.cfg.Version, Caps: caps, Digest: capsDigest(caps),
 		Addrs: own.Addrs, Gossip: own.GossipAddr, Labels: n.cfg.Settings.Labels,
 		Formats: site.Formats,
 	})
+	if err == nil {
+		if err = reply.Err(); forgeyard.KindOf(err) == forgeyard.Denied {
+			n.way.removed() // the log itself says so
+		}
+	}
 	if err == nil {
 		if gerr := n.gossip.UpdateMeta(n.gossipMeta()); gerr != nil {
 			n.log.Warn("gossip does not carry this node's record", "err", gerr)
@@ -120,43 +156,33 @@ func (n *Node) register(ctx context.Context) error {
 	return err
 }
 
+// renewEvery is the time between two heartbeats.
+func (n *Node) renewEvery() time.Duration {
+	if d := n.replica.State().Config.Lease.Renew; d > 0 {
+		return d
+	}
+	return time.Second // our copy of the log has not come yet
+}
+
 // renewLoop is the heartbeat: one batch for all leases, early when one of them has no
-// deadline yet, and again soon when it failed.
+// deadline yet, and again soon when it failed. It ends without an error when the runner is
+// disabled and holds nothing any more (07§199).
 func (n *Node) renewLoop(ctx context.Context) error {
-	fails := 0
 	nextProbe := n.clock.Now().Add(capsEvery)
-	for try := 0; ; try++ {
+	for {
 		last := n.clock.Now()
-		err := n.renewOnce(ctx, try)
-		wait := n.replica.State().Config.Lease.Renew
-		if wait <= 0 {
-			wait = time.Second // our copy of the log has not come yet
-		}
-		switch {
-		case err == nil:
-			if fails >= silentAfter {
-				n.log.Info("the site answers again", "after_failures", fails)
-				n.metrics.reconnects.Inc()
-			}
-			fails = 0
-			n.setOnline()
-		case ctx.Err() != nil:
-			return nil
-		default:
-			fails++
-			if fails == silentAfter {
-				n.setState(StateReconnecting)
-				n.log.Warn("the site does not answer", "err", err)
-			}
-			wait = min(wait, firstBackoff<<min(fails, 6))
-		}
-		if err := n.superseded(); err != nil {
+		wait, err := n.beat(ctx)
+		if err != nil || ctx.Err() != nil {
 			return err
+		}
+		if n.isDisabled() && !n.local.busy() {
+			return nil
 		}
 		if n.clock.Now() > nextProbe {
 			n.work.Go(func() { n.refresh(ctx) }) // heartbeats do not wait for it
 			nextProbe = n.clock.Now().Add(capsEvery)
 		}
+		due := last.Add(wait)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -164,9 +190,35 @@ func (n *Node) renewLoop(ctx context.Context) error {
 			if early := heartbeatFloor - n.clock.Now().Sub(last); early > 0 && !n.pause(ctx, early) {
 				return nil // however often it is asked for
 			}
-		case <-n.clock.After(jitter(wait)):
+		case <-n.clock.After(due.Sub(n.clock.Now())):
+			n.metrics.renewalLate.Observe(max(0, n.clock.Now().Sub(due)).Seconds())
 		}
 	}
+}
+
+// beat sends one heartbeat and says, from its begin, when the next is due.
+func (n *Node) beat(ctx context.Context) (wait time.Duration, err error) {
+	began := n.clock.Now()
+	addr, err := n.renewOnce(ctx)
+	wait = jitter(n.renewEvery())
+	if ctx.Err() != nil {
+		return wait, nil
+	}
+	if again := n.way.heard(addr, err); again > 0 {
+		wait = n.clock.Now().Sub(began) + again
+	}
+	if err == nil {
+		n.metrics.renewalTook.Observe(n.clock.Now().Sub(began).Seconds())
+		n.setOnline()
+	} else if s, _ := n.way.status(); s.State == agent.LinkReconnecting && n.State() != StateReconnecting {
+		n.setState(StateReconnecting)
+		n.log.Warn("the site does not answer; it goes on trying", "err", err, "clock", n.clockDoubt())
+	}
+	if end := n.way.ended(); end != nil {
+		n.log.Error("the site refuses this node", "err", end)
+		return wait, end
+	}
+	return wait, n.superseded()
 }
 
 // superseded reports that the log has a later session of this runner than ours: another
@@ -214,37 +266,45 @@ func (n *Node) refresh(ctx context.Context) {
 	}
 }
 
-// renewOnce sends one heartbeat. The instant of the send is taken first: the holder
-// counts from it (decision 1).
-func (n *Node) renewOnce(ctx context.Context, try int) error {
+// renewOnce sends one heartbeat, and says to whom. The instant of the send is taken first:
+// the holder counts from it (decision 1).
+func (n *Node) renewOnce(ctx context.Context) (addr string, err error) {
 	batch := n.local.toRenew()
 	sign := controllers.Sign{Session: n.session, Pressure: n.pressure(), Refusing: n.refusingWords()}
 	sent := n.clock.Now()
-	answers, err := n.sendRenewal(ctx, try, sign, batch)
+	addr, answers, err := n.sendRenewal(ctx, sign, batch)
 	if err != nil {
-		return err
+		return addr, err
 	}
 	n.local.renewed(sent, batch, answers)
 	n.nudge()
-	return nil
+	return addr, nil
 }
 
-func (n *Node) sendRenewal(ctx context.Context, try int, sign controllers.Sign, batch []forgeyard.Authority) ([]controllers.RenewalAnswer, error) {
+func (n *Node) sendRenewal(ctx context.Context, sign controllers.Sign, batch []forgeyard.Authority) (string, []controllers.RenewalAnswer, error) {
+	// A call that hangs must leave time to ask somebody else before the lease ends.
+	within := min(max(n.renewEvery(), renewCallFloor), forwardTimeout)
 	if l := n.leading.Load(); l != nil {
-		ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+		ctx, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
 		var rs []controllers.Renewal
 		for _, a := range batch {
 			rs = append(rs, controllers.Renewal{Authority: a})
 		}
-		return l.Renew(ctx, n.enrolment.RunnerID, sign, rs)
+		answers, err := l.Renew(ctx, n.enrolment.RunnerID, sign, rs)
+		return n.mesh.PeerID().String(), answers, err
 	}
-	addr, c, err := n.peers.leader(try)
+	addr, c, err := n.peers.leader()
 	if err != nil {
-		return nil, err
+		return addr, nil, err
 	}
-	ctx, cancel := n.peers.whileLeads(ctx, addr)
+	ctx, cancel := n.peers.whileLeads(ctx, within)
 	defer cancel()
+	answers, err := n.askRenewal(ctx, c, sign, batch)
+	return addr, answers, err
+}
+
+func (n *Node) askRenewal(ctx context.Context, c forgeyardv1connect.PeerServiceClient, sign controllers.Sign, batch []forgeyard.Authority) ([]controllers.RenewalAnswer, error) {
 	req := &forgeyardv1.RenewRequest{RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Pressure: sign.Pressure, Refusing: sign.Refusing}
 	for _, a := range batch {
 		req.Leases = append(req.Leases, authorityToWire(a))

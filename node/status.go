@@ -105,7 +105,7 @@ func (n *Node) Quorum(ctx context.Context) bool {
 		_, err := n.group.Confirm(ctx)
 		return err == nil
 	}
-	_, c, err := n.peers.leader(0)
+	_, c, err := n.peers.leader()
 	if err != nil {
 		return false
 	}
@@ -184,7 +184,7 @@ func (n *Node) Explain(ctx context.Context, id forgeyard.JobID) (string, []*forg
 	}
 	ctx, cancel := context.WithTimeout(ctx, quorumTimeout)
 	defer cancel()
-	_, c, err := n.peers.leader(0)
+	_, c, err := n.peers.leader()
 	if err != nil {
 		return "", nil, err
 	}

@@ -159,7 +159,7 @@ func (n *Node) upToDate(ctx context.Context) bool {
 	if n.group.IsLeader() {
 		return n.group.ReadBarrier(ctx) == nil
 	}
-	_, c, err := n.peers.leader(0)
+	_, c, err := n.peers.leader()
 	if err != nil {
 		return false
 	}
@@ -222,7 +222,7 @@ func (n *Node) freshCredential(ctx context.Context) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
-	_, c, err := n.peers.leader(0)
+	_, c, err := n.peers.leader()
 	if err != nil {
 		return nil, err
 	}

@@ -32,9 +32,11 @@ type Proposer struct {
 	Clock   clock.Clock
 	NewID   func() forgeyard.MessageID
 	By      string // who proposes, unless the call says otherwise
-	// Fallback names a member to ask when no leader is known here, a different one with
-	// each try; empty if there is none.
-	Fallback func(try int) string
+	// Route names whom to ask: the leader, or a member that passes on what is asked, where
+	// the leader is not known or cannot be reached; empty if there is none. Nil: the leader.
+	Route func(leader string, try int) string
+	// Heard is told how asking somebody else than this node went; it may be nil.
+	Heard func(ctx context.Context, addr string, err error)
 	// MayWrite says why a command may not stand in the site's log yet, or nil: the log's
 	// format moves only when every voter reads the next (07§206). Nil: all may.
 	MayWrite func(site.Body) error
@@ -102,8 +104,8 @@ func gaveUp(last error, maybe bool) error {
 
 func (p *Proposer) once(ctx context.Context, raw []byte, try int) (site.Reply, uint64, error) {
 	_, addr, _ := p.Group.Leader()
-	if addr == "" && p.Fallback != nil {
-		addr = p.Fallback(try)
+	if addr != p.Self && p.Route != nil {
+		addr = p.Route(addr, try)
 	}
 	if addr == "" {
 		return site.Reply{}, 0, forgeyard.Errorf("propose", forgeyard.Unavailable, "no leader is known")
@@ -112,6 +114,9 @@ func (p *Proposer) once(ctx context.Context, raw []byte, try int) (site.Reply, u
 		return p.here(ctx, raw)
 	}
 	index, b, err := p.Forward(ctx, addr, raw)
+	if p.Heard != nil {
+		p.Heard(ctx, addr, err)
+	}
 	if err != nil {
 		if !wire.Answered(err) {
 			// The call may have been cut after the leader took the command.

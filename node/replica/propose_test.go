@@ -106,6 +106,16 @@ func answer(k forgeyard.Kind, text string) error {
 	return wire.FromConnect(wire.ToConnect(forgeyard.Errorf("there", k, "%s", text)))
 }
 
+// leaderOr asks the leader where one is known.
+func leaderOr(other func(int) string) func(string, int) string {
+	return func(leader string, try int) string {
+		if leader != "" {
+			return leader
+		}
+		return other(try)
+	}
+}
+
 func submission() site.Submit {
 	raw := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted().Canonical()
 	return site.Submit{Kind: job.Build, Spec: raw, SpecID: cas.Sum(raw)}
@@ -150,7 +160,7 @@ func TestLostAnswersDoNothingTwice(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, p := newFar(t)
 				lose(f)
-				p.Fallback = func(int) string { return "n3" }
+				p.Route = leaderOr(func(int) string { return "n3" })
 				r, err := p.Propose(t.Context(), submission())
 				if err != nil || r.Err() != nil {
 					t.Fatal(err, r.Err())
@@ -253,7 +263,7 @@ func TestFallbackGoesRound(t *testing.T) {
 		f, p := newFar(t)
 		f.addr = ""
 		f.before = func(n int) error { return when(n < 4, answer(forgeyard.Unavailable, "not the leader")) }
-		p.Fallback = func(try int) string { return fmt.Sprint("n", 2+try%3) }
+		p.Route = leaderOr(func(try int) string { return fmt.Sprint("n", 2+try%3) })
 		if _, err := p.Propose(t.Context(), submission()); err != nil {
 			t.Fatal(err)
 		}
