@@ -21,6 +21,7 @@ PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
 
 # The suites' size: two cores and a few minutes each.
 SEEDS     ?= 2000
+DEPTH     ?= 0
 FUZZTIME  ?= 10s
 SUITE     ?= all
 TESTFLAGS ?= -timeout 8m
@@ -52,6 +53,7 @@ test: setup ## everything that must be green: check, unit, e2e, 2000 simulated s
 	@$(phase) unit  $(MAKE) --no-print-directory unit
 	@$(phase) e2e   $(MAKE) --no-print-directory e2e
 	@$(phase) sim   $(MAKE) --no-print-directory sim
+	@$(phase) explore $(MAKE) --no-print-directory explore
 
 .PHONY: check
 check: setup ## what reads the code without running it: format, vet, staticcheck, house rules, platforms, generated code
@@ -81,6 +83,11 @@ ifdef SEED
 else
 	go test ./simulation -count=1 -timeout 15m -run '^TestSeeds$$' -args -seeds=$(SEEDS) -seed=1
 endif
+
+# SECONDS is bash's own variable: make's is told apart by where it was set.
+.PHONY: explore
+explore: ## everything that can happen to two runners, a job, a device and an uplink: for SECONDS=60, or to DEPTH=n steps (COMPANY=name for one)
+	go test ./simulation/explore -count=1 -timeout 30m -v -run '^TestExplore$$' -args -seconds=$(if $(filter environment undefined,$(origin SECONDS)),60,$(SECONDS)) -depth=$(DEPTH) $(if $(COMPANY),-company='$(COMPANY)')
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME=10s (PKG=./cas for one package)

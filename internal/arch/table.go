@@ -81,6 +81,7 @@ var table = []line{
 	{dir: "node"},
 
 	// Around the product.
+	{dir: "simulation/explore", never: []string{"node", "mesh", "consensus", "uplink"}},
 	{dir: "simulation", never: []string{"node", "mesh", "consensus"}},
 	{dir: "internal/cli"},
 	{dir: "internal/localsite"},

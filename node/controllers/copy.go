@@ -1,0 +1,18 @@
+package controllers
+
+import (
+	"fmt"
+	"maps"
+)
+
+// Clone returns a memory that shares nothing with m, for those who ask what could happen
+// next (simulation/explore).
+func (m *Memory) Clone() *Memory {
+	return &Memory{Elected: m.Elected, leases: maps.Clone(m.leases), runners: maps.Clone(m.runners), avoided: maps.Clone(m.avoided), devices: maps.Clone(m.devices)}
+}
+
+// Text writes down all that the memory holds: two memories with the same text decide
+// alike. A map is printed in the order of its keys.
+func (m *Memory) Text() string {
+	return fmt.Sprintf("elected %d\nleases %+v\nrunners %+v\navoided %+v\ndevices %+v\n", m.Elected, m.leases, m.runners, m.avoided, m.devices)
+}
