@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -107,7 +108,7 @@ func (t Timings) withDefaults() Timings {
 
 // Config is what a Group is made of.
 type Config struct {
-	// Dir holds raft.db and snapshots/; made if absent. One process at a time.
+	// Dir holds raft.db, wal/ and snapshots/; made if absent. One process at a time.
 	Dir string
 	// LocalID names this node in the group for ever.
 	LocalID string
@@ -146,6 +147,9 @@ type Config struct {
 	// several commands (kind 5 of the entry's format): a program that does not would stop
 	// at the first one. It must not take back a yes. Nil: one command an entry.
 	Batches func() bool
+	// LogStore is what keeps the log of a new Dir; empty is DefaultLogStore. A Dir that has
+	// a log keeps it where it is: MoveLog moves it.
+	LogStore LogStore
 	// OnEvent is called from one goroutine; while it blocks, events queue and
 	// the oldest are dropped. It may not call Close.
 	OnEvent func(Event)
@@ -183,8 +187,16 @@ func (c *Config) prepare() error {
 	case c.Layer == nil && c.openTransport == nil:
 		return forgeyard.Errorf("open consensus", forgeyard.Invalid, "no stream layer given")
 	}
+	var err error
+	if c.LogStore, err = ParseLogStore(string(c.LogStore)); err != nil {
+		return err
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	if c.openStore == nil {
-		c.openStore = openBolt
+		want, log := c.LogStore, newHCLog(c.Log).Named("wal")
+		c.openStore = func(path string) (diskStore, error) { return openDisk(filepath.Dir(path), want, log) }
 	}
 	if c.openTransport == nil {
 		c.openTransport = openNetwork
@@ -192,9 +204,6 @@ func (c *Config) prepare() error {
 	c.Timings = c.Timings.withDefaults()
 	if c.Clock == nil {
 		c.Clock = clock.System()
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.SnapshotAfter == 0 {
 		c.SnapshotAfter = 8192

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -442,6 +443,21 @@ func (d *faultyDisk) Set(k, v []byte) error {
 func (d *faultyDisk) SetUint64(k []byte, v uint64) error {
 	return d.fault.write(func() error { return d.StableStore.SetUint64(k, v) })
 }
+func (d *faultyDisk) IsMonotonic() bool {
+	m, ok := d.inner.(raft.MonotonicLogStore)
+	return ok && m.IsMonotonic()
+}
+func (d *faultyDisk) deletesAtOnce() bool {
+	a, ok := d.inner.(atOnce)
+	return ok && a.deletesAtOnce()
+}
+func (d *faultyDisk) probe() error {
+	p, ok := d.inner.(prober)
+	if !ok {
+		return nil
+	}
+	return d.fault.write(p.probe)
+}
 func (d *faultyDisk) Close() error {
 	if c, ok := d.inner.(io.Closer); ok {
 		return c.Close()
@@ -519,11 +535,11 @@ func (tn *town) add(i int, options ...townOption) *resident {
 		}
 	} else {
 		r.cfg.openStore = func(path string) (diskStore, error) {
-			b, err := openBolt(path)
+			d, err := openDisk(filepath.Dir(path), cmp.Or(r.cfg.LogStore, DefaultLogStore), newHCLog(quiet()))
 			if err != nil {
 				return nil, err
 			}
-			return &faultyDisk{LogStore: b, StableStore: b, inner: b, fault: r.fault}, nil
+			return &faultyDisk{LogStore: d, StableStore: d, inner: d, fault: r.fault}, nil
 		}
 	}
 	for _, o := range options {

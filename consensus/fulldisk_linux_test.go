@@ -17,18 +17,21 @@ import (
 
 // A real full disk: nothing acknowledged is lost, and the node goes on when
 // there is room. The same with a store double is in guards_test.go.
-func TestFullDiskForReal(t *testing.T) {
+func TestFullDiskForReal(t *testing.T) { overStores(t, fullDiskForReal) }
+
+func fullDiskForReal(t *testing.T, store townOption) {
 	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=12m"); err != nil {
+	// Room for two files of a log in segments, and of three once the ballast is gone.
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=36m"); err != nil {
 		t.Skipf("a small tmpfs cannot be mounted here: %v", err)
 	}
 	defer syscall.Unmount(dir, syscall.MNT_DETACH)
 	ballast := filepath.Join(dir, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 8<<20), 0o600); err != nil {
+	if err := os.WriteFile(ballast, make([]byte, 16<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	events := make(chan Event, maxEvents)
-	tn := newTown(t, 1, nil, func(_ int, c *Config) {
+	tn := newTown(t, 1, nil, store, func(_ int, c *Config) {
 		c.Dir = filepath.Join(dir, "raft")
 		c.Clock = clock.System()
 		c.OnEvent = func(e Event) { events <- e }

@@ -17,9 +17,11 @@ import (
 
 var bg = context.Background()
 
-func TestLeaderDiesAndNothingIsLost(t *testing.T) {
+func TestLeaderDiesAndNothingIsLost(t *testing.T) { overStores(t, leaderDiesAndNothingIsLost) }
+
+func leaderDiesAndNothingIsLost(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil)
+		tn := newTown(t, 3, nil, store)
 		tn.start()
 		old := tn.nodes[0]
 		for i := range 20 {
@@ -43,9 +45,11 @@ func TestLeaderDiesAndNothingIsLost(t *testing.T) {
 	})
 }
 
-func TestAllRestartFromDisk(t *testing.T) {
+func TestAllRestartFromDisk(t *testing.T) { overStores(t, allRestartFromDisk) }
+
+func allRestartFromDisk(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil)
+		tn := newTown(t, 3, nil, store)
 		tn.start()
 		for i := range 10 {
 			tn.put(tn.nodes[0], fmt.Sprint("before", i))
@@ -73,9 +77,11 @@ func TestAllRestartFromDisk(t *testing.T) {
 	})
 }
 
-func TestLiveIsFalseForWhatWasMissed(t *testing.T) {
+func TestLiveIsFalseForWhatWasMissed(t *testing.T) { overStores(t, liveIsFalseForWhatWasMissed) }
+
+func liveIsFalseForWhatWasMissed(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil)
+		tn := newTown(t, 3, nil, store)
 		tn.start()
 		away := tn.nodes[2]
 		away.close()
@@ -100,9 +106,11 @@ func TestLiveIsFalseForWhatWasMissed(t *testing.T) {
 	})
 }
 
-func TestFollowerCatchesUpBySnapshot(t *testing.T) {
+func TestFollowerCatchesUpBySnapshot(t *testing.T) { overStores(t, followerCatchesUpBySnapshot) }
+
+func followerCatchesUpBySnapshot(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil, func(_ int, c *Config) { c.TrailingLogs = 2 })
+		tn := newTown(t, 3, nil, store, func(_ int, c *Config) { c.TrailingLogs = 2 })
 		tn.start()
 		leader, away := tn.nodes[0], tn.nodes[2]
 		away.close()
@@ -199,8 +207,12 @@ func TestMembership(t *testing.T) {
 }
 
 func TestFollowerRefusesAndNamesTheLeader(t *testing.T) {
+	overStores(t, followerRefusesAndNamesTheLeader)
+}
+
+func followerRefusesAndNamesTheLeader(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil)
+		tn := newTown(t, 3, nil, store)
 		tn.start()
 		_, err := tn.nodes[1].g.Propose(bg, []byte("x"))
 		var nl *NotLeader

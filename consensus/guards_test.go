@@ -426,10 +426,14 @@ func TestGuardF_UnknownMayCommit(t *testing.T) {
 }
 
 func TestGuardG_DivergedFollowerIsRebuilt(t *testing.T) {
+	overStores(t, guardG_DivergedFollowerIsRebuilt)
+}
+
+func guardG_DivergedFollowerIsRebuilt(t *testing.T, store townOption) {
 	for _, guarded := range []bool{false, true} {
 		t.Run(fmt.Sprint("guarded=", guarded), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tn := newTown(t, 3, nil, func(_ int, c *Config) {
+				tn := newTown(t, 3, nil, store, func(_ int, c *Config) {
 					c.off.hash = !guarded
 					c.Timings.Hash = 10 * time.Second
 				})
@@ -474,8 +478,12 @@ func TestGuardG_DivergedFollowerIsRebuilt(t *testing.T) {
 
 // Not the majority but the leader is wrong.
 func TestGuardG_DivergedLeaderIsOutvoted(t *testing.T) {
+	overStores(t, guardG_DivergedLeaderIsOutvoted)
+}
+
+func guardG_DivergedLeaderIsOutvoted(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil, func(_ int, c *Config) { c.Timings.Hash = 10 * time.Second })
+		tn := newTown(t, 3, nil, store, func(_ int, c *Config) { c.Timings.Hash = 10 * time.Second })
 		tn.start()
 		sick := tn.nodes[0]
 		tn.put(sick, "one")
@@ -516,9 +524,11 @@ func TestQuarantineServesNothing(t *testing.T) {
 	})
 }
 
-func TestWipedNodeNeitherVotesNorStands(t *testing.T) {
+func TestWipedNodeNeitherVotesNorStands(t *testing.T) { overStores(t, wipedNodeNeitherVotesNorStands) }
+
+func wipedNodeNeitherVotesNorStands(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil)
+		tn := newTown(t, 3, nil, store)
 		tn.start()
 		old, wiped := tn.nodes[0], tn.nodes[2]
 		tn.put(old, "one")
@@ -544,9 +554,11 @@ func TestWipedNodeNeitherVotesNorStands(t *testing.T) {
 }
 
 // A crash between the plan and the wipe goes on with the wipe.
-func TestRebuildGoesOnAfterACrash(t *testing.T) {
+func TestRebuildGoesOnAfterACrash(t *testing.T) { overStores(t, rebuildGoesOnAfterACrash) }
+
+func rebuildGoesOnAfterACrash(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil, func(_ int, c *Config) { c.TrailingLogs = 2 })
+		tn := newTown(t, 3, nil, store, func(_ int, c *Config) { c.TrailingLogs = 2 })
 		tn.start()
 		leader, wiped := tn.nodes[0], tn.nodes[2]
 		for i := range 30 {
@@ -576,9 +588,11 @@ func TestRebuildGoesOnAfterACrash(t *testing.T) {
 var errFull = &os.PathError{Op: "write", Path: "raft.db", Err: syscall.ENOSPC}
 
 // A full disk: the leader steps down, says so, still reads, and comes back.
-func TestFullDiskOfTheLeader(t *testing.T) {
+func TestFullDiskOfTheLeader(t *testing.T) { overStores(t, fullDiskOfTheLeader) }
+
+func fullDiskOfTheLeader(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil)
+		tn := newTown(t, 3, nil, store)
 		tn.start()
 		old := tn.nodes[0]
 		tn.put(old, "one")
@@ -606,9 +620,11 @@ func TestFullDiskOfTheLeader(t *testing.T) {
 
 // Full everywhere, and in the middle of an election, where raft itself panics
 // because it cannot save the term.
-func TestFullDisksEverywhere(t *testing.T) {
+func TestFullDisksEverywhere(t *testing.T) { overStores(t, fullDisksEverywhere) }
+
+func fullDisksEverywhere(t *testing.T, store townOption) {
 	synctest.Test(t, func(t *testing.T) {
-		tn := newTown(t, 3, nil)
+		tn := newTown(t, 3, nil, store)
 		tn.start()
 		old := tn.nodes[0]
 		for i := range 10 {

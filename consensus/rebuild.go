@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -53,20 +54,14 @@ const (
 func planPath(dir string) string { return filepath.Join(dir, "rebuild") }
 
 func readPlan(dir string) (*rebuildPlan, error) {
-	f, err := os.Open(planPath(dir))
+	b, err := readBounded(planPath(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b := make([]byte, maxMarker)
-	n, err := f.Read(b)
-	if err != nil {
 		return nil, forgeyard.E("rebuild plan", forgeyard.Corrupt, err)
 	}
-	return decodePlan(b[:n])
+	return decodePlan(b)
 }
 
 func decodePlan(b []byte) (*rebuildPlan, error) {
@@ -82,14 +77,29 @@ func (p *rebuildPlan) save(dir string) error {
 	if err != nil {
 		return err
 	}
-	tmp := planPath(dir) + ".tmp"
+	return replaceFile(planPath(dir), b)
+}
+
+// replaceFile leaves the old file or the new one, never a part.
+func replaceFile(path string, b []byte) error {
+	tmp := path + ".tmp"
 	if err := writeSynced(tmp, b); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, planPath(dir)); err != nil {
+	if err := os.Rename(tmp, path); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return syncDir(filepath.Dir(path))
+}
+
+// readBounded reads one of our small files.
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxMarker))
 }
 
 func writeSynced(path string, b []byte) error {

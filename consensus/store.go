@@ -16,7 +16,8 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 )
 
-// diskStore is what keeps the log, the term and the vote.
+// diskStore is what keeps the log, the term and the vote. It may be a prober, an atOnce and
+// a raft.MonotonicLogStore as well.
 type diskStore interface {
 	raft.LogStore
 	raft.StableStore
@@ -26,11 +27,18 @@ type diskStore interface {
 // openBolt opens the database. NoFreelistSync spares a large write per commit;
 // the list is rebuilt at open (decision 25).
 func openBolt(path string) (diskStore, error) {
-	return raftboltdb.New(raftboltdb.Options{
-		Path:        path,
-		BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, Timeout: boltTimeout},
-	})
+	return raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
 }
+
+func boltOptions() *bbolt.Options {
+	return &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, Timeout: boltTimeout}
+}
+
+// prober is a store whose log needs room of its own.
+type prober interface{ probe() error }
+
+// atOnce is a store that deletes any range in one cheap step.
+type atOnce interface{ deletesAtOnce() bool }
 
 var (
 	keyCurrentTerm = []byte("CurrentTerm") // raft's own key
@@ -154,6 +162,9 @@ func (s *guardedStore) DeleteRange(lo, hi uint64) error {
 		return err
 	}
 	lo, hi = max(lo, first, 1), min(hi, last)
+	if a, ok := s.disk.(atOnce); ok && a.deletesAtOnce() && lo <= hi {
+		return s.write(func() error { return s.disk.DeleteRange(lo, hi) })
+	}
 	for down := hi == last; lo <= hi; {
 		from, to := lo, min(hi, lo+deleteChunk-1)
 		if down {
@@ -194,7 +205,20 @@ func (s *guardedStore) probe() error {
 	if err := s.Set(keyProbe, make([]byte, probeBytes)); err != nil {
 		return err
 	}
-	return s.Set(keyProbe, []byte{1})
+	if err := s.Set(keyProbe, []byte{1}); err != nil {
+		return err
+	}
+	if p, ok := s.disk.(prober); ok {
+		return s.write(p.probe)
+	}
+	return nil
+}
+
+// IsMonotonic tells raft whether the log may have no hole: then it is emptied before a
+// snapshot from elsewhere takes its place.
+func (s *guardedStore) IsMonotonic() bool {
+	m, ok := s.disk.(raft.MonotonicLogStore)
+	return ok && m.IsMonotonic()
 }
 
 // lastEntry is where the log ends.
