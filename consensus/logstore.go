@@ -81,8 +81,8 @@ func decodePlace(b []byte) (logPlace, error) {
 
 // readPlace tells where the log is; known is false for a directory that holds none.
 func readPlace(dir string) (p logPlace, known bool, err error) {
-	b, err := readBounded(placePath(dir))
-	if errors.Is(err, fs.ErrNotExist) {
+	b, err := readSmall(placePath(dir), maxMarker)
+	if b == nil && err == nil {
 		_, err = os.Stat(stablePath(dir))
 		if errors.Is(err, fs.ErrNotExist) {
 			return p, false, nil

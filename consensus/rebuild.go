@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -54,12 +53,12 @@ const (
 func planPath(dir string) string { return filepath.Join(dir, "rebuild") }
 
 func readPlan(dir string) (*rebuildPlan, error) {
-	b, err := readBounded(planPath(dir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	b, err := readSmall(planPath(dir), maxMarker)
 	if err != nil {
 		return nil, forgeyard.E("rebuild plan", forgeyard.Corrupt, err)
+	}
+	if b == nil {
+		return nil, nil
 	}
 	return decodePlan(b)
 }
@@ -78,28 +77,6 @@ func (p *rebuildPlan) save(dir string) error {
 		return err
 	}
 	return replaceFile(planPath(dir), b)
-}
-
-// replaceFile leaves the old file or the new one, never a part.
-func replaceFile(path string, b []byte) error {
-	tmp := path + ".tmp"
-	if err := writeSynced(tmp, b); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// readBounded reads one of our small files.
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxMarker))
 }
 
 func writeSynced(path string, b []byte) error {

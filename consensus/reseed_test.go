@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,7 +94,7 @@ func TestReseedKeepsTheTail(t *testing.T) {
 		left.close()
 		var last uint64
 		func() {
-			disk, err := openBolt(filepath.Join(left.cfg.Dir, "raft.db"))
+			disk, err := openDisk(left.cfg.Dir, DefaultLogStore, newHCLog(quiet()))
 			if err != nil {
 				t.Fatal(err)
 			}
