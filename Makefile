@@ -22,6 +22,7 @@ PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
 # The suites' size: two cores and a few minutes each.
 SEEDS     ?= 2000
 DEPTH     ?= 0
+RAFTSEEDS ?= 12
 FUZZTIME  ?= 10s
 SUITE     ?= all
 TESTFLAGS ?= -timeout 8m
@@ -54,6 +55,7 @@ test: setup ## everything that must be green: check, unit, e2e, 2000 simulated s
 	@$(phase) e2e   $(MAKE) --no-print-directory e2e
 	@$(phase) sim   $(MAKE) --no-print-directory sim
 	@$(phase) explore $(MAKE) --no-print-directory explore
+	@$(phase) sim-raft $(MAKE) --no-print-directory sim-raft
 
 .PHONY: check
 check: setup ## what reads the code without running it: format, vet, staticcheck, house rules, platforms, generated code
@@ -88,6 +90,9 @@ endif
 .PHONY: explore
 explore: ## everything that can happen to two runners, a job, a device and an uplink: for SECONDS=60, or to DEPTH=n steps (COMPANY=name for one)
 	go test ./simulation/explore -count=1 -timeout 30m -v -run '^TestExplore$$' -args -seconds=$(if $(filter environment undefined,$(origin SECONDS)),60,$(SECONDS)) -depth=$(DEPTH) $(if $(COMPANY),-company='$(COMPANY)')
+.PHONY: sim-raft
+sim-raft: ## sites with the real Raft in virtual time, replayed exactly: RAFTSEEDS=n of them, or one in full with SEED=n
+	@SEEDS=$(RAFTSEEDS) scripts/sim-raft.sh
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME=10s (PKG=./cas for one package)

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/consensus/seam"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 )
 
@@ -158,6 +159,9 @@ type Config struct {
 	// of this group (see Reseed). It must return at once.
 	OnStranger func(addr string)
 
+	// Seam is what a simulation replaces. The product leaves it nil.
+	Seam *seam.Parts
+
 	// What tests replace.
 	off           guardsOff
 	openStore     func(path string) (diskStore, error)
@@ -170,10 +174,12 @@ type guardsOff struct {
 	heartbeats bool // (a)
 	transfer   bool // (b)
 	loop       bool // (c)
+	confirm    bool // (d)
 	deadline   bool // (e)
 	hash       bool // (g)
 	lineage    bool // telling groups apart after a forced recovery
 	tail       bool // reopening after a failed write
+	pipelines  bool // giving up a pipeline that nobody reads
 }
 
 func (c *Config) prepare() error {
@@ -193,6 +199,9 @@ func (c *Config) prepare() error {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Seam != nil {
+		c.fit(*c.Seam)
 	}
 	if c.openStore == nil {
 		want, log := c.LogStore, newHCLog(c.Log).Named("wal")
@@ -218,6 +227,23 @@ func (c *Config) prepare() error {
 		return forgeyard.E("open consensus", forgeyard.Invalid, err)
 	}
 	return nil
+}
+
+// fit puts a simulation's parts into place.
+func (c *Config) fit(e seam.Parts) {
+	c.off = guardsOff{heartbeats: e.Off.Heartbeats, transfer: e.Off.Transfer, loop: e.Off.Loop, confirm: e.Off.Confirm, deadline: e.Off.Deadline, hash: e.Off.Hash, tail: e.Off.Tail, pipelines: e.Off.Pipelines}
+	if e.Open != nil {
+		c.openStore = func(path string) (diskStore, error) { return e.Open(path) }
+	}
+	if e.Between != nil {
+		c.openTransport = func(in *instance) (innerTransport, error) {
+			t, err := openNetwork(in)
+			if err != nil {
+				return nil, err
+			}
+			return e.Between(t), nil
+		}
+	}
 }
 
 func (c *Config) raftConfig(notify chan<- bool) *raft.Config {

@@ -90,6 +90,9 @@ func (g *Group) confirmOnce() (uint64, error) {
 		return 0, g.notLeader(op)
 	}
 	index := in.raft.CommitIndex()
+	if g.cfg.off.confirm {
+		return index, in.await(ctx, op, func() raft.Future { return in.raft.VerifyLeader() })
+	}
 	err = g.majorityIn(ctx, lead.Term)
 	if errors.Is(err, errNoMajority) {
 		return g.confirmByEntry(in, lead.Term)

@@ -42,6 +42,7 @@ type guardedTransport struct {
 	quit chan struct{}
 	once sync.Once
 	done chan struct{} // relay has ended
+	open pipelines
 
 	mu       sync.Mutex
 	progress map[raft.ServerID]followerProgress
@@ -108,6 +109,15 @@ func (t *guardedTransport) AppendEntries(id raft.ServerID, to raft.ServerAddress
 	return err
 }
 
+// AppendEntriesPipeline implements raft.Transport; see pipelines.
+func (t *guardedTransport) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddress) (raft.AppendPipeline, error) {
+	p, err := t.innerTransport.AppendEntriesPipeline(id, to)
+	if err != nil || t.in.g.cfg.off.pipelines {
+		return p, err
+	}
+	return t.open.guard(p, t.in.g.cfg.Timings.RPC)
+}
+
 func (t *guardedTransport) follower(id string) (followerProgress, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,6 +128,7 @@ func (t *guardedTransport) follower(id string) (followerProgress, bool) {
 // Close cuts every connection and ends the relay. raft calls it too.
 func (t *guardedTransport) Close() error {
 	t.once.Do(func() { close(t.quit) })
+	t.open.close()
 	err := t.innerTransport.Close()
 	<-t.done
 	return err

@@ -12,5 +12,6 @@ var reasons = map[string]string{
 	"mesh/":               "identity and enrolment are the natural cut; they share the secret type and the file rules with the rest",
 	"node/":               "the composition of all parts: many short files, one per loop or service, around one struct",
 	"simulation/":         "one package on purpose: model, checkers and shell of one seed, a file each",
+	"simulation/raftsim/": "one package on purpose, like simulation: the machines, what stands around the real parts, and the checkers of one seed, a file each",
 	"site/":               "one Apply: commands, state and rules change together",
 }

@@ -55,7 +55,8 @@ var table = []line{
 	{dir: "sitecfg", pure: true},
 	{dir: "site", pure: true},
 	// The log orders opaque commands and knows nothing of what they mean.
-	{dir: "consensus", only: []string{".", "internal/invariant", "internal/cborx", "internal/clock"}},
+	{dir: "consensus/seam", only: []string{}},
+	{dir: "consensus", only: []string{".", "internal/invariant", "internal/cborx", "internal/clock", "consensus/seam"}},
 	{dir: "mesh", never: []string{"consensus", "site", "lease", "job", "checkpoint", "devices"}},
 	{dir: "uplink/reckon", pure: true},
 	{dir: "uplink"},
@@ -83,6 +84,7 @@ var table = []line{
 	// Around the product.
 	{dir: "simulation/explore", never: []string{"node", "mesh", "consensus", "uplink"}},
 	{dir: "simulation", never: []string{"node", "mesh", "consensus"}},
+	{dir: "simulation/raftsim", never: []string{"node", "mesh", "simulation"}},
 	{dir: "internal/cli"},
 	{dir: "internal/localsite"},
 	{dir: "internal/lab"},

@@ -1,0 +1,230 @@
+package raftsim
+
+import (
+	"context"
+	"time"
+)
+
+// mischief is one kind of trouble. Most end by themselves; heal ends the rest.
+type mischief struct {
+	name string
+	do   func(*world)
+}
+
+var allMischief = []mischief{
+	{"isolate", (*world).isolate},
+	{"oneway", (*world).oneWay},
+	{"split", (*world).split},
+	{"clog", (*world).clog},
+	{"stop", (*world).stop},
+	{"crash", func(w *world) { w.crash(false) }},
+	{"power", func(w *world) { w.crash(true) }},
+	{"blackout", (*world).blackout},
+	{"slowdisk", (*world).slowDisk},
+	{"hungdisk", (*world).hungDisk},
+	{"snapshot", (*world).snapshot},
+	{"transfer", (*world).transfer},
+	{"demote", (*world).demote},
+	{"remove", (*world).remove},
+	{"depose", (*world).depose},
+	{"haunt", (*world).haunt},
+}
+
+// victim is a machine; the leader more often than others.
+func (w *world) victim() *machine {
+	if p := w.leader(); p != nil && w.chance(500) {
+		return p.m
+	}
+	return w.nodes[w.rng.IntN(len(w.nodes))]
+}
+
+func (w *world) lasts() time.Duration { return w.within(w.shape.longest/10, w.shape.longest) }
+
+// later ends a trouble, unless the run ends before.
+func (w *world) later(d time.Duration, f func()) {
+	w.tasks.Go(func() {
+		select {
+		case <-time.After(d):
+			f()
+		case <-w.end:
+		}
+	})
+}
+
+func (w *world) isolate() {
+	m, d := w.victim(), w.lasts()
+	w.trace("%s is cut off for %s", m.name, d)
+	w.cutOff(m, true, true, d)
+}
+
+func (w *world) oneWay() {
+	m, d, in := w.victim(), w.lasts(), w.chance(500)
+	w.trace("%s is cut off for %s, inward: %v", m.name, d, in)
+	w.cutOff(m, in, !in, d)
+}
+
+func (w *world) cutOff(m *machine, in, out bool, d time.Duration) {
+	set := func(cut bool) {
+		for _, o := range w.nodes {
+			if o == m {
+				continue
+			}
+			if in {
+				w.net.setCut(o.name, m.name, cut)
+			}
+			if out {
+				w.net.setCut(m.name, o.name, cut)
+			}
+		}
+	}
+	set(true)
+	w.later(d, func() { w.trace("%s is joined again", m.name); set(false); w.client.hurry(time.Second) })
+}
+
+func (w *world) split() {
+	a, b, d := w.nodes[w.rng.IntN(len(w.nodes))], w.nodes[w.rng.IntN(len(w.nodes))], w.lasts()
+	w.trace("%s and %s are cut off from each other for %s", a.name, b.name, d)
+	w.net.setCut(a.name, b.name, true)
+	w.net.setCut(b.name, a.name, true)
+	w.later(d, func() { w.net.setCut(a.name, b.name, false); w.net.setCut(b.name, a.name, false) })
+}
+
+func (w *world) clog() {
+	m, d, by := w.victim(), w.lasts(), w.within(50*time.Millisecond, 2*time.Second)
+	w.trace("what reaches %s takes up to %s more, for %s", m.name, by, d)
+	for _, o := range w.nodes {
+		w.net.setClog(o.name, m.name, by)
+	}
+	w.later(d, func() {
+		for _, o := range w.nodes {
+			w.net.setClog(o.name, m.name, 0)
+		}
+	})
+}
+
+func (w *world) stop() {
+	m, d := w.victim(), w.lasts()
+	w.trace("%s stands still for %s", m.name, d)
+	m.clk.stop()
+	w.net.look()
+	w.later(d, func() {
+		if m.stopped() {
+			w.trace("%s goes on", m.name)
+			m.clk.resume()
+			w.net.look()
+			w.client.hurry(time.Second)
+		}
+	})
+}
+
+func (w *world) crash(power bool) {
+	m, d := w.victim(), w.lasts()/2
+	m.crash(power)
+	w.later(d, m.boot)
+}
+
+func (w *world) blackout() {
+	d := w.lasts() / 2
+	for _, m := range w.nodes {
+		m.crash(true)
+		w.later(d+w.within(0, time.Second), m.boot)
+	}
+}
+
+func (w *world) slowDisk() {
+	m, d, by := w.victim(), w.lasts(), w.within(10*time.Millisecond, 300*time.Millisecond)
+	w.trace("the disk of %s takes %s longer, for %s", m.name, by, d)
+	m.disk.setSlow(by)
+	w.later(d, m.disk.heal)
+}
+
+func (w *world) hungDisk() {
+	m, d := w.victim(), w.lasts()
+	w.trace("the disk of %s hangs for %s", m.name, d)
+	m.disk.hang()
+	w.later(d, m.disk.heal)
+}
+
+// ask runs something that a person asks for, on the side.
+func (w *world) ask(p *process, what string, f func(ctx context.Context) error) {
+	if p == nil {
+		return
+	}
+	w.trace("%s is asked to %s", p.m.name, what)
+	w.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(p.ctx, proposeFor)
+		defer cancel()
+		if err := f(ctx); err != nil && !p.dead.Load() {
+			w.trace("%s could not %s: %v", p.m.name, what, err)
+		}
+	})
+}
+
+func (w *world) snapshot() {
+	if p := w.victim().process(); p != nil {
+		w.ask(p, "take a snapshot", p.group.Snapshot)
+	}
+}
+
+func (w *world) transfer() {
+	to := w.nodes[w.rng.IntN(len(w.nodes))]
+	if p := w.leader(); p != nil && p.m != to {
+		w.ask(p, "hand over to "+to.name, func(ctx context.Context) error { return p.group.Transfer(ctx, string(to.runner)) })
+	}
+}
+
+func (w *world) demote() {
+	m := w.nodes[w.rng.IntN(len(w.nodes))]
+	if p := w.leader(); p != nil {
+		w.ask(p, "demote "+m.name, func(ctx context.Context) error { return p.group.Demote(ctx, string(m.runner)) })
+	}
+}
+
+// remove takes a machine out of the group; the controllers bring it in again.
+func (w *world) remove() {
+	m := w.nodes[w.rng.IntN(len(w.nodes))]
+	if p := w.leader(); p != nil && p.m != m {
+		w.ask(p, "remove "+m.name, func(ctx context.Context) error { return p.group.Remove(ctx, string(m.runner)) })
+	}
+}
+
+// promoteSlow makes the machine with the slow timers lead: it will notice late that
+// it does no longer.
+func (w *world) promoteSlow() *machine {
+	if w.shape.slow < 0 {
+		return w.victim()
+	}
+	m := w.nodes[w.shape.slow]
+	if p := w.leader(); p != nil && p.m != m {
+		w.ask(p, "hand over to "+m.name, func(ctx context.Context) error { return p.group.Transfer(ctx, string(m.runner)) })
+		w.sleep(2 * time.Second)
+	}
+	return m
+}
+
+// depose lets the others elect another leader behind the back of a slow one.
+func (w *world) depose() {
+	m := w.promoteSlow()
+	d := w.within(3*w.shape.heartbeat, 8*w.shape.heartbeat)
+	w.trace("%s is cut off for %s", m.name, d)
+	w.cutOff(m, true, true, d)
+	w.sleep(d + time.Second)
+}
+
+// haunt lets answers to a leader arrive long after they were given, and another be
+// elected in between.
+func (w *world) haunt() {
+	m := w.promoteSlow()
+	by := 8 * w.shape.heartbeat
+	w.trace("answers reach %s up to %s late", m.name, by)
+	for _, o := range w.nodes {
+		w.net.setClog(o.name, m.name, by)
+	}
+	w.sleep(w.within(w.shape.heartbeat, 3*w.shape.heartbeat))
+	w.cutOff(m, false, true, 10*w.shape.heartbeat)
+	w.client.hurry(10 * w.shape.heartbeat)
+	w.sleep(10 * w.shape.heartbeat)
+	for _, o := range w.nodes {
+		w.net.setClog(o.name, m.name, 0)
+	}
+}

@@ -1,0 +1,412 @@
+package raftsim
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// network carries byte streams and calls between machines. A link has a direction.
+// On a link that is cut, bytes of a stream wait, as TCP's do, and calls are lost.
+type network struct {
+	w *world
+
+	mu      sync.Mutex // guards what is below, and every stream
+	rng     *rand.Rand
+	ports   map[string]*port
+	links   map[[2]string]*link
+	changed chan struct{} // closed when a link or a port changes
+	closed  bool
+}
+
+type link struct {
+	cut  bool
+	clog time.Duration // up to this much more delay
+}
+
+func newNetwork(w *world, rng *rand.Rand) *network {
+	return &network{w: w, rng: rng, ports: map[string]*port{}, links: map[[2]string]*link{}, changed: make(chan struct{})}
+}
+
+// link is called with mu held.
+func (n *network) link(from, to string) *link {
+	k := [2]string{from, to}
+	if n.links[k] == nil {
+		n.links[k] = &link{}
+	}
+	return n.links[k]
+}
+
+// passes reports whether anything arrives. Called with mu held.
+func (n *network) passes(from, to string) bool {
+	if n.w.stopped(from) || n.w.stopped(to) {
+		return false
+	}
+	return !n.link(from, to).cut
+}
+
+func (n *network) delay(from, to string) time.Duration {
+	d := 300*time.Microsecond + time.Duration(n.rng.Int64N(int64(n.w.shape.latency)))
+	if c := n.link(from, to).clog; c > 0 {
+		d += time.Duration(n.rng.Int64N(int64(c)))
+	}
+	return d
+}
+
+// tell lets everybody look again. Called with mu held.
+func (n *network) tell() {
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// look lets everybody look again.
+func (n *network) look() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tell()
+}
+
+func (n *network) setCut(from, to string, cut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.link(from, to).cut = cut
+	n.tell()
+}
+
+func (n *network) setClog(from, to string, clog time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.link(from, to).clog = clog
+}
+
+func (n *network) heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.links {
+		*l = link{}
+	}
+	n.tell()
+}
+
+// close ends every wait.
+func (n *network) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	n.tell()
+}
+
+// errSilent is what a call gets that nobody answered.
+var errSilent = errors.New("no answer came")
+
+// leg is one direction of a call. It is lost on a cut link, and then nothing comes
+// until ctx ends.
+func (n *network) leg(ctx context.Context, from, to string) error {
+	n.mu.Lock()
+	pass, d := n.passes(from, to), n.delay(from, to)
+	n.mu.Unlock()
+	if pass {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			n.mu.Lock()
+			pass = n.passes(from, to)
+			n.mu.Unlock()
+			if pass {
+				return nil
+			}
+		case <-ctx.Done():
+			return errSilent
+		}
+	}
+	<-ctx.Done()
+	return errSilent
+}
+
+// callWithin bounds a call of the mesh.
+const callWithin = 2 * time.Second
+
+// call asks the process that is reached at addr. f runs there.
+func (n *network) call(ctx context.Context, from *process, addr string, f func(ctx context.Context, to *process) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	if err := n.leg(ctx, from.m.name, addr); err != nil {
+		return err
+	}
+	to := n.w.reach(addr)
+	if to == nil {
+		return errRefused
+	}
+	err := f(ctx, to)
+	if to.dead.Load() || from.dead.Load() {
+		<-ctx.Done()
+		return errSilent
+	}
+	if back := n.leg(ctx, addr, from.m.name); back != nil {
+		return back
+	}
+	return err
+}
+
+var errRefused = errors.New("connection refused")
+
+// port is where a process's streams arrive: Raft's stream layer.
+type port struct {
+	n    *network
+	p    *process
+	name string
+	in   []*stream // dialled, not accepted
+	wake chan struct{}
+	shut bool
+	open []*stream // this side's ends, oldest first
+}
+
+var _ raft.StreamLayer = (*port)(nil)
+
+func (n *network) listen(p *process) *port {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := &port{n: n, p: p, name: p.m.name, wake: make(chan struct{}, 1)}
+	n.ports[l.name] = l
+	return l
+}
+
+type simAddr string
+
+func (a simAddr) Network() string { return "sim" }
+func (a simAddr) String() string  { return string(a) }
+
+// Addr implements net.Listener.
+func (l *port) Addr() net.Addr { return simAddr(l.name) }
+
+// Accept implements net.Listener.
+func (l *port) Accept() (net.Conn, error) {
+	for {
+		l.n.mu.Lock()
+		if l.shut {
+			l.n.mu.Unlock()
+			return nil, net.ErrClosed
+		}
+		if len(l.in) > 0 {
+			s := l.in[0]
+			l.in = l.in[1:]
+			l.open = append(l.open, s)
+			l.n.mu.Unlock()
+			return s, nil
+		}
+		l.n.mu.Unlock()
+		<-l.wake
+	}
+}
+
+func (l *port) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Close implements net.Listener: what is open is reset on both sides.
+func (l *port) Close() error { l.shutdown(true); return nil }
+
+// shutdown ends the port with all its streams. Without a goodbye the peers are not told.
+func (l *port) shutdown(goodbye bool) {
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	if l.shut {
+		return
+	}
+	l.shut = true
+	for _, s := range append(l.open, l.in...) {
+		s.gone = true
+		if goodbye {
+			s.peer.reset = true
+		} else {
+			s.peer.orphan = true
+		}
+		s.poke()
+		s.peer.poke()
+	}
+	if l.n.ports[l.name] == l {
+		delete(l.n.ports, l.name)
+	}
+	l.poke()
+}
+
+// Dial implements raft.StreamLayer: a handshake goes there and back.
+func (l *port) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(l.p.ctx, timeout)
+	defer cancel()
+	name := string(to)
+	if err := l.n.leg(ctx, l.name, name); err != nil {
+		return nil, err
+	}
+	if err := l.n.leg(ctx, name, l.name); err != nil {
+		return nil, err
+	}
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	peer := l.n.ports[name]
+	if l.shut || peer == nil {
+		return nil, errRefused
+	}
+	a := &stream{n: l.n, from: l.name, to: name, wake: make(chan struct{}, 1)}
+	b := &stream{n: l.n, from: name, to: l.name, wake: make(chan struct{}, 1)}
+	a.peer, b.peer = b, a
+	a.of, b.of = l, peer
+	l.open = append(l.open, a)
+	peer.in = append(peer.in, b)
+	peer.poke()
+	return a, nil
+}
+
+// stream is one end of a connection. The network's lock guards it.
+type stream struct {
+	n        *network
+	of       *port
+	from, to string // this end, the other
+	peer     *stream
+	wake     chan struct{} // capacity 1
+
+	arriving []chunk // towards this end, in their order
+	closed   bool    // by the other end, once all has arrived
+	gone     bool    // by this end
+	reset    bool
+	orphan   bool // the other machine lost its power: nothing comes any more
+	readBy   time.Time
+}
+
+type chunk struct {
+	at   time.Time
+	data []byte
+}
+
+var _ net.Conn = (*stream)(nil)
+
+func (s *stream) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+var errReset = errors.New("connection reset by peer")
+
+// ready looks whether Read can return, and for how long it should wait otherwise.
+// Called with the lock held.
+func (s *stream) ready(now time.Time) (wait time.Duration, err error, ok bool) {
+	wait = time.Hour
+	switch {
+	case s.gone || s.n.closed:
+		return 0, net.ErrClosed, true
+	case !s.readBy.IsZero() && !now.Before(s.readBy):
+		return 0, os.ErrDeadlineExceeded, true
+	case !s.readBy.IsZero():
+		wait = s.readBy.Sub(now)
+	}
+	if !s.n.passes(s.to, s.from) {
+		return wait, nil, false
+	}
+	switch {
+	case s.reset:
+		return 0, errReset, true
+	case len(s.arriving) > 0 && !now.Before(s.arriving[0].at):
+		return 0, nil, true
+	case len(s.arriving) > 0:
+		return min(wait, s.arriving[0].at.Sub(now)), nil, false
+	case s.closed:
+		return 0, io.EOF, true
+	}
+	return wait, nil, false
+}
+
+// Read implements net.Conn.
+func (s *stream) Read(b []byte) (int, error) {
+	for {
+		s.n.mu.Lock()
+		wait, err, ok := s.ready(time.Now())
+		if ok && err == nil {
+			k := copy(b, s.arriving[0].data)
+			if s.arriving[0].data = s.arriving[0].data[k:]; len(s.arriving[0].data) == 0 {
+				s.arriving = s.arriving[1:]
+			}
+			s.n.mu.Unlock()
+			return k, nil
+		}
+		changed := s.n.changed
+		s.n.mu.Unlock()
+		if ok {
+			return 0, err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-s.wake:
+		case <-changed:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// Write implements net.Conn. It never waits: what is on its way is bounded by how much
+// Raft sends without an answer.
+func (s *stream) Write(b []byte) (int, error) {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	switch {
+	case s.gone || s.n.closed:
+		return 0, net.ErrClosed
+	case s.reset:
+		return 0, errReset
+	case s.orphan:
+		return len(b), nil // nobody says that it does not arrive
+	}
+	at := time.Now().Add(s.n.delay(s.from, s.to))
+	if k := len(s.peer.arriving); k > 0 && s.peer.arriving[k-1].at.After(at) {
+		at = s.peer.arriving[k-1].at
+	}
+	s.peer.arriving = append(s.peer.arriving, chunk{at, slices.Clone(b)})
+	s.peer.poke()
+	return len(b), nil
+}
+
+// Close implements net.Conn.
+func (s *stream) Close() error {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	s.gone, s.peer.closed = true, true
+	s.of.open = slices.DeleteFunc(s.of.open, func(o *stream) bool { return o == s })
+	s.poke()
+	s.peer.poke()
+	return nil
+}
+
+// LocalAddr implements net.Conn.
+func (s *stream) LocalAddr() net.Addr { return simAddr(s.from) }
+
+// RemoteAddr implements net.Conn.
+func (s *stream) RemoteAddr() net.Addr { return simAddr(s.to) }
+
+// SetDeadline implements net.Conn. Writes never wait.
+func (s *stream) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
+
+// SetReadDeadline implements net.Conn.
+func (s *stream) SetReadDeadline(t time.Time) error {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	s.readBy = t
+	s.poke()
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (s *stream) SetWriteDeadline(time.Time) error { return nil }
