@@ -27,6 +27,7 @@ FUZZTIME  ?= 10s
 SUITE     ?= all
 TESTFLAGS ?= -timeout 8m
 E2EFLAGS  ?= -timeout 15m
+MINUTES   ?= 2
 
 phase := scripts/phase.sh
 
@@ -76,7 +77,11 @@ race: ## the same under the race detector (needs a C compiler)
 
 .PHONY: e2e
 e2e: build ## the real binaries on loopback and in namespaces (RUN=regexp selects)
-	FORGEYARD_BIN=$(CURDIR)/bin go test ./e2e/... -count=1 $(E2EFLAGS) $(if $(RUN),-run '$(RUN)')
+	FORGEYARD_BIN=$(CURDIR)/bin go test $$(go list ./e2e/... | grep -v /partition) -count=1 $(E2EFLAGS) $(if $(RUN),-run '$(RUN)')
+
+.PHONY: partition
+partition: build ## five daemons and their central one on machines of their own, hurt as SEED=n draws it, for MINUTES=2
+	FORGEYARD_BIN=$(CURDIR)/bin go test ./e2e/partition -count=1 -timeout 60m -v $(if $(RUN),-run '$(RUN)') -args -seed=$(or $(SEED),1) -minutes=$(MINUTES)
 
 .PHONY: sim
 sim: ## simulated sites: SEEDS=n of them, or one in full with SEED=n

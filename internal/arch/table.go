@@ -95,4 +95,5 @@ var table = []line{
 	{dir: "cmd/forgeyard-central"},
 	{dir: "cmd/forgeyard-node"},
 	{dir: "e2e"},
+	{dir: "e2e/partition"},
 }

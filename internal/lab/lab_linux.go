@@ -44,6 +44,7 @@ const MaxMachines = 200
 // tools are the programs that a lab uses, with the Debian packages that have them.
 var tools = []struct{ name, debian string }{
 	{"ip", "iproute2"}, {"tc", "iproute2"}, {"nft", "nftables"}, {"mkfs.ext4", "e2fsprogs"}, {"mount", "mount"},
+	{"losetup", "mount"}, {"blockdev", "util-linux"},
 }
 
 // Refused says why there can be no lab here; nil: there can.
@@ -176,22 +177,26 @@ func (l *Lab) Close() error {
 }
 
 // run runs a program to its end; what it said is part of the error.
-func run(name string, args ...string) error { return runFed("", name, args...) }
+func run(name string, args ...string) error { _, err := fed("", name, args...); return err }
+
+// output is run for what a program says.
+func output(name string, args ...string) (string, error) { return fed("", name, args...) }
 
 // toolBound is how long a tool may take on a busy machine.
 const toolBound = time.Minute
 
-func runFed(stdin, name string, args ...string) error {
+func fed(stdin, name string, args ...string) (string, error) {
 	path, err := tool(name)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), toolBound)
 	defer cancel()
 	c := exec.CommandContext(ctx, path, args...)
 	c.Stdin = strings.NewReader(stdin)
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}
-	return nil
+	return string(out), nil
 }

@@ -146,6 +146,39 @@ func TestCutsOneWayAndBack(t *testing.T) {
 	}
 }
 
+// A break ends a connection that is open, at once and with a reset.
+func TestBreaksConnections(t *testing.T) {
+	l := newLab(t, 7)
+	ms := machines(t, l, 2)
+	var listener net.Listener
+	must(t, ms[1].inside(func() (err error) {
+		listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp4", ms[1].Addr.String()+":7000")
+		return err
+	}))
+	defer listener.Close()
+	dial := func() (c net.Conn, err error) {
+		err = ms[0].inside(func() (err error) { c, err = net.DialTimeout("tcp4", listener.Addr().String(), surely); return err })
+		return c, err
+	}
+	c, err := dial()
+	must(t, err)
+	defer c.Close()
+	must(t, ms[1].Breaks(ms[0], true))
+	_, err = c.Write([]byte("in flight"))
+	must(t, err)
+	must(t, c.SetReadDeadline(time.Now().Add(surely)))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the connection ended with %v", err)
+	}
+	if _, err := dial(); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a new connection: %v", err)
+	}
+	must(t, ms[1].Breaks(ms[0], false))
+	again, err := dial()
+	must(t, err)
+	must(t, again.Close())
+}
+
 func TestDelay(t *testing.T) {
 	l := newLab(t, 2)
 	ms := machines(t, l, 2)

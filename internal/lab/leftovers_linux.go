@@ -91,7 +91,7 @@ func (r *record) remove() error {
 	images, err := filepath.Glob(filepath.Join(r.Dir, r.Prefix+"-*"+imageSuffix))
 	errs = append(errs, err)
 	for _, i := range images {
-		errs = append(errs, os.Remove(i))
+		errs = append(errs, detach(i), os.Remove(i))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays: the next lab tries again
@@ -102,13 +102,25 @@ func (r *record) remove() error {
 	return nil
 }
 
+// detach frees the devices that an image is behind.
+func detach(image string) error {
+	out, err := output("losetup", "--noheadings", "--output", "NAME", "--associated", image)
+	for _, loop := range strings.Fields(out) {
+		err = errors.Join(err, run("losetup", "--detach", loop))
+	}
+	return err
+}
+
+// endBound is how long what was killed may take to be gone.
+const endBound = 30 * time.Second
+
 // endAllIn kills what runs in a namespace, until nothing does.
 func endAllIn(space string) error {
 	var want, got unix.Stat_t
 	if err := unix.Stat(space, &want); err != nil {
 		return nil // gone
 	}
-	for end := time.Now().Add(unmountBound); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(endBound); ; time.Sleep(20 * time.Millisecond) {
 		all, err := executor.Processes()
 		if err != nil {
 			return err

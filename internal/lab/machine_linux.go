@@ -53,7 +53,7 @@ func (m *Machine) enter() error {
 
 // tool runs a tool in the machine's namespace.
 func (m *Machine) tool(stdin, name string, args ...string) error {
-	return m.inside(func() error { return runFed(stdin, name, args...) })
+	return m.inside(func() error { _, err := fed(stdin, name, args...); return err })
 }
 
 // Start starts a process on the machine, with the machine's wall clock. Whoever calls
@@ -164,24 +164,42 @@ func executorAlive(pid int) bool {
 
 // firewall prepares one-way cuts: what comes from an address in the set is dropped.
 func (m *Machine) firewall() error {
-	return m.tool("table inet lab {\n set deaf { type ipv4_addr; }\n chain in { type filter hook input priority 0; ip saddr @deaf drop; }\n}\n", "nft", "-f", "-")
+	return m.tool(`table inet lab {
+ set deaf { type ipv4_addr; }
+ set rude { type ipv4_addr; }
+ chain in {
+  type filter hook input priority 0;
+  ip saddr @deaf drop
+  ip saddr @rude meta l4proto tcp reject with tcp reset
+  ip saddr @rude drop
+ }
+}
+`, "nft", "-f", "-")
 }
 
 // Hears says whether what one machine sends reaches this one. The way back is not
 // touched.
-func (m *Machine) Hears(from *Machine, yes bool) error {
+func (m *Machine) Hears(from *Machine, yes bool) error { return m.element("deaf", from, !yes) }
+
+// Breaks says whether every connection from one machine to this one ends with the next
+// packet on it, whatever that carries, and no new one is taken.
+func (m *Machine) Breaks(from *Machine, yes bool) error { return m.element("rude", from, yes) }
+
+func (m *Machine) element(set string, from *Machine, in bool) error {
 	verb := "add"
-	if yes {
+	if !in {
 		verb = "delete"
 	}
-	err := m.tool("", "nft", verb, "element", "inet", "lab", "deaf", "{", from.Addr.String(), "}")
-	if yes && err != nil && strings.Contains(err.Error(), "No such file") {
-		return nil // it was not deaf to it
+	err := m.tool("", "nft", verb, "element", "inet", "lab", set, "{", from.Addr.String(), "}")
+	if !in && err != nil && strings.Contains(err.Error(), "No such file") {
+		return nil // it was not there
 	}
 	return err
 }
 
-func (m *Machine) hearsAll() error { return m.tool("", "nft", "flush", "set", "inet", "lab", "deaf") }
+func (m *Machine) hearsAll() error {
+	return errors.Join(m.tool("", "nft", "flush", "set", "inet", "lab", "deaf"), m.tool("", "nft", "flush", "set", "inet", "lab", "rude"))
+}
 
 // Thin bounds what the machine sends, in kbit/s; 0 takes the bound away. A quarter of
 // a second of it waits, more is lost.

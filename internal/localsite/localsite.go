@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -54,6 +55,7 @@ type Site struct {
 	// of its own with it.
 	Launch func(name string, c *exec.Cmd) error
 
+	mu      sync.Mutex
 	daemons []*Daemon // every one that was ever started
 }
 
@@ -194,7 +196,7 @@ func (s *Site) Await(ctx context.Context, what string, bound time.Duration, look
 		if err != nil && ctx.Err() == nil {
 			last = err
 		}
-		if err := s.unasked(); err != nil {
+		if err := s.Unasked(); err != nil {
 			return err
 		}
 		select {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -39,20 +40,32 @@ func (s *Site) start(name, program string, env []string, args ...string) (*Daemo
 	d.cmd.Env = append(plainEnv(), env...)
 	d.cmd.Stdout, d.cmd.Stderr = out, out
 	ownGroup(d.cmd) // Ctrl-C on the terminal is ours to handle
-	launch := s.Launch
-	if launch == nil {
-		launch = func(_ string, c *exec.Cmd) error { return c.Start() }
-	}
-	if err := launch(name, d.cmd); err != nil {
+	if err := s.launch(name, d.cmd); err != nil {
 		return nil, forgeyard.E("start "+name, forgeyard.Unavailable, err)
 	}
 	d.PID = d.cmd.Process.Pid
+	s.mu.Lock()
 	s.daemons = append(s.daemons, d)
+	s.mu.Unlock()
 	go func() {
 		d.err = d.cmd.Wait()
 		close(d.done)
 	}()
 	return d, nil
+}
+
+// started are all daemons that ever were.
+func (s *Site) started() []*Daemon {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.daemons)
+}
+
+func (s *Site) launch(name string, c *exec.Cmd) error {
+	if s.Launch == nil {
+		return c.Start()
+	}
+	return s.Launch(name, c)
 }
 
 // plainEnv is our own environment without what would steer the programs.
@@ -99,9 +112,9 @@ func (d *Daemon) running() bool {
 	}
 }
 
-// unasked names a daemon that ended by itself.
-func (s *Site) unasked() error {
-	for _, d := range s.daemons {
+// Unasked names a daemon that ended by itself.
+func (s *Site) Unasked() error {
+	for _, d := range s.started() {
 		if !d.running() && !d.allowed.Load() {
 			return forgeyard.Errorf(d.Name, forgeyard.Unavailable, "the daemon ended by itself: %v", d.err)
 		}
@@ -112,7 +125,7 @@ func (s *Site) unasked() error {
 // Running lists the daemons that run.
 func (s *Site) Running() []*Daemon {
 	var out []*Daemon
-	for _, d := range s.daemons {
+	for _, d := range s.started() {
 		if d.running() {
 			out = append(out, d)
 		}
@@ -155,7 +168,7 @@ func (s *Site) killAll() {
 func (s *Site) Tails(lines int) string {
 	var b strings.Builder
 	seen := map[string]bool{}
-	for _, d := range s.daemons {
+	for _, d := range s.started() {
 		if seen[d.Log] {
 			continue
 		}
@@ -178,11 +191,24 @@ func tail(text string, lines int) string {
 // Command runs one command line to its end and returns what it printed on stdout. Its
 // stderr is part of the error when it fails.
 func (s *Site) Command(ctx context.Context, program string, env []string, stdin string, args ...string) (string, error) {
+	return s.command(ctx, func(c *exec.Cmd) error { return c.Start() }, program, env, stdin, args...)
+}
+
+// Command runs a command line of the node's program where the node's daemon runs.
+func (n *Node) Command(ctx context.Context, stdin string, args ...string) (string, error) {
+	return n.site.command(ctx, func(c *exec.Cmd) error { return n.site.launch(n.Name, c) }, n.site.Programs.Node, n.Env(), stdin, args...)
+}
+
+func (s *Site) command(ctx context.Context, start func(*exec.Cmd) error, program string, env []string, stdin string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, program, args...)
 	var out, errs bytes.Buffer
 	c.Env, c.Dir, c.Stdin, c.Stdout, c.Stderr = append(plainEnv(), env...), s.Dir, strings.NewReader(stdin), &out, &errs
 	ownGroup(c)
-	if err := c.Run(); err != nil {
+	err := start(c)
+	if err == nil {
+		err = c.Wait()
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			return "", forgeyard.E(filepath.Base(program), forgeyard.Interrupted, context.Cause(ctx))
 		}
