@@ -13,6 +13,9 @@ func TestResult(t *testing.T) {
 		{measured("a", inMillis, 0.1, []float64{0.09, 0.05, 0.3}), "RATIO a 90ms 50ms 300ms goal <=100ms ok"},
 		{measured("b", inMillis, 3, []float64{3.1, 3.2, 1}), "RATIO b 3.1s 1s 3.2s goal <=3s short"},
 		{measured("c", inMiB, 120<<20, []float64{100 << 20}), "RATIO c 100.0MiB 100.0MiB 100.0MiB goal <=120.0MiB ok"},
+		{measured("e", inCount, 100, []float64{99}).atLeast(), "RATIO e 99 99 99 goal >=100 short"},
+		{measured("f", inCount, 100, []float64{100}).atLeast(), "RATIO f 100 100 100 goal >=100 ok"},
+		{measured("g", inCount, 100, []float64{101}).atLeast(), "RATIO g 101 101 101 goal >=100 ok"},
 		{measured("d", inPercent, 1, nil), "RATIO d - - - goal <=1.00% absent: nothing was measured"},
 	} {
 		if got := c.r.String(); got != c.want {

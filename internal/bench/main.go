@@ -1,7 +1,7 @@
 // Command bench measures what the design promises, on the built programs as real
 // processes on this machine:
 //
-//	go run ./internal/bench -suite lease|node|all
+//	go run ./internal/bench -suite lease|node|sim|all
 //
 // It ends with one line a promise, readable by a program,
 //
@@ -29,7 +29,7 @@ import (
 )
 
 func main() {
-	suite := flag.String("suite", "all", "lease, node or all")
+	suite := flag.String("suite", "all", "lease, node, sim or all")
 	bin := flag.String("bin", "bin", "folder of the built programs")
 	rounds := flag.Int("rounds", 5, "leaders killed")
 	jobs := flag.Int("jobs", 40, "jobs submitted")
@@ -50,13 +50,16 @@ type options struct {
 	keep         bool
 }
 
-// suites in the order of their running; each takes a site that has just come up.
+// suites in the order of their running; each takes a site that has just come up, but
+// those that run in this process and need none.
 var suites = []struct {
 	name string
+	bare bool
 	run  func(*bench, context.Context) error
 }{
-	{"node", (*bench).nodeSuite},
-	{"lease", (*bench).leaseSuite},
+	{"sim", true, (*bench).simSuite},
+	{"node", false, (*bench).nodeSuite},
+	{"lease", false, (*bench).leaseSuite},
 }
 
 // bench is one run.
@@ -73,7 +76,7 @@ func run(ctx context.Context, o options) (err error) {
 		known = known || s.name == o.suite
 	}
 	if !known {
-		return fmt.Errorf("there is no suite %q; lease, node and all are there", o.suite)
+		return fmt.Errorf("there is no suite %q; lease, node, sim and all are there", o.suite)
 	}
 	if o.rounds < 5 || o.jobs < 5 {
 		return fmt.Errorf("-rounds %d and -jobs %d: a median of fewer than 5 says nothing", o.rounds, o.jobs)
@@ -110,12 +113,16 @@ func run(ctx context.Context, o options) (err error) {
 }
 
 func (b *bench) all(ctx context.Context) error {
-	if err := b.form(ctx); err != nil {
-		return err
-	}
+	formed := false
 	for _, s := range suites {
 		if b.suite != "all" && b.suite != s.name {
 			continue
+		}
+		if !s.bare && !formed {
+			if err := b.form(ctx); err != nil {
+				return err
+			}
+			formed = true
 		}
 		if err := s.run(b, ctx); err != nil {
 			return fmt.Errorf("suite %s: %w", s.name, err)

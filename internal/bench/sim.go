@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node/simulation/explore"
+)
+
+// simSuite measures the nets that run in one process.
+func (b *bench) simSuite(ctx context.Context) error { return b.explorer(ctx) }
+
+// exploreRounds of the whole list of companies are measured; each company has its share of
+// exploreFor, on one core.
+const (
+	exploreRounds = 5
+	exploreFor    = 15 * time.Second
+)
+
+// explorer measures steps for each second of processor time, so that what else runs on
+// the machine counts less. A step is one action tried in one world, with every invariant
+// checked; the questions that it asks the rules are printed beside.
+func (b *bench) explorer(ctx context.Context) error {
+	var all []float64
+	for range exploreRounds {
+		var steps, questions, calls uint64
+		var used time.Duration
+		cs := explore.Companies()
+		for _, c := range cs {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			before, err := processorTime()
+			if err != nil {
+				return err
+			}
+			began := time.Now()
+			r := explore.Run(c, explore.Honest(), explore.Limits{States: 3_000_000, Time: exploreFor / time.Duration(len(cs))}, func() time.Duration { return time.Since(began) })
+			if r.Broken != nil {
+				return r.Broken
+			}
+			after, err := processorTime()
+			if err != nil {
+				return err
+			}
+			steps, questions, calls, used = steps+r.Steps, questions+r.Rules, calls+r.Calls, used+after-before
+		}
+		fmt.Fprintf(b.out, "explorer: %d steps, %d questions to rules, %d calls, %s of processor time\n", steps, questions, calls, used.Round(time.Millisecond))
+		all = append(all, float64(steps)/used.Seconds())
+	}
+	b.add(measured("sim.explorer_steps_a_second_a_core", inCount, 1_000_000, all).atLeast())
+	return nil
+}
+
+// processorTime is what this process has used of all cores.
+func processorTime() (time.Duration, error) {
+	c, err := costOf(os.Getpid())
+	return c.cpu, err
+}
