@@ -26,7 +26,7 @@ const (
 // health runs the checks; the worst decides.
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
-		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkCredential(), n.checkPeers(), n.checkUplink(),
+		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkCredential(), n.checkPeers(), n.checkUplink(),
 	}}
 	for _, c := range h.Checks {
 		switch {

@@ -104,7 +104,8 @@ func (n *Node) openGroup(ctx context.Context, c *closers) error {
 	g, err := consensus.Open(consensus.Config{
 		Dir: n.dir.join(dirRaft), LocalID: string(n.enrolment.RunnerID), LocalAddr: n.mesh.PeerID().String(), Layer: layer,
 		FSM: n.replica, Clock: n.clock, Log: n.log, TermOf: n.peers.termOf, HashOf: n.peers.hashOf, OnEvent: n.onRaft,
-		Batches: func() bool { return n.replica.State().Allows(site.FormatBatches) }, StateVersion: n.cfg.Version + " " + site.Encoding(),
+		LogStore: consensus.LogStore(n.cfg.Settings.Raft.LogStore),
+		Batches:  func() bool { return n.replica.State().Allows(site.FormatBatches) }, StateVersion: n.cfg.Version + " " + site.Encoding(),
 	})
 	if err != nil {
 		return err

@@ -71,6 +71,8 @@ type Node struct {
 	Reconnect ReconnectConfig `yaml:"reconnect"`
 	// Shutdown bounds an orderly end.
 	Shutdown ShutdownConfig `yaml:"shutdown"`
+	// Raft is how this node keeps its copy of the site's log.
+	Raft RaftConfig `yaml:"raft"`
 	// Log is what the daemon writes about itself.
 	Log LogConfig `yaml:"log"`
 }
@@ -199,6 +201,13 @@ type ShutdownConfig struct {
 	Grace time.Duration `yaml:"grace"`
 }
 
+// RaftConfig is how a node keeps its copy of the site's log.
+type RaftConfig struct {
+	// LogStore keeps the log of a new data dir. Default wal. One that has a log keeps it
+	// where it is: `log-store --move` moves it.
+	LogStore string `yaml:"log_store" enum:"boltdb|wal"`
+}
+
 // LogConfig is what the daemon writes about itself.
 type LogConfig struct {
 	Level  string `yaml:"level" enum:"debug|info|warn|error"` // default info
@@ -218,6 +227,7 @@ func DefaultNode() Node {
 		Policy:    PolicyConfig{Network: job.NetworkNone},
 		Reconnect: ReconnectConfig{MaxBackoff: 30 * time.Second},
 		Shutdown:  ShutdownConfig{Grace: 30 * time.Second},
+		Raft:      RaftConfig{LogStore: "wal"},
 		Log:       LogConfig{Level: "info", Format: "text"},
 	}
 }
