@@ -43,6 +43,7 @@ func MoveLog(dataDir, to string, log *slog.Logger) (LogMoved, error) {
 	return LogMoved{Store: string(m.To), From: string(m.From), Entries: m.Entries}, err
 }
 
+// unlocked only joins paths.
 func unlocked(path string) *dataDir { return &dataDir{path: path} }
 
 // checkLogStore says whether the log is kept where the configuration wants it.
