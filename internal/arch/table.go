@@ -82,7 +82,7 @@ var table = []line{
 	{dir: "node"},
 
 	// Around the product.
-	{dir: "simulation/explore", never: []string{"node", "mesh", "consensus", "uplink"}},
+	{dir: "simulation/explore", never: []string{"node", "mesh", "consensus"}},
 	{dir: "simulation", never: []string{"node", "mesh", "consensus"}},
 	{dir: "simulation/raftsim", never: []string{"node", "mesh", "simulation"}},
 	{dir: "internal/cli"},

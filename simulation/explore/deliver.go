@@ -8,6 +8,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // deliver lets a message arrive.
@@ -52,6 +53,7 @@ func (x *explorer) commit(id uint32, m *message, left bool) {
 	case site.UplinkObserve:
 		if r.Err() == nil {
 			w.marked = m.sent
+			w.contact = w.contact && !(b.Contact && m.term == w.term && x.bodies.rows[m.says].key == "figure")
 		}
 	case site.Submit:
 		w.submitted = true
@@ -125,7 +127,7 @@ func (x *explorer) saved(n int, m *message, b site.Checkpoint, r site.Reply) {
 // renew answers a heartbeat out of a leader's memory and the state that it sees.
 func (x *explorer) renew(m *message, mem *uint32, seen uint32) {
 	w := x.w
-	lo, hi := x.figure(w)
+	lo, hi := x.count16(w)
 	r := recall(x, x.renewed, ask(*mem, seen, uint8(m.says), uint8(m.says>>8), uint8(m.says>>16), m.node, w.tick, w.term, lo, hi), func() renewed {
 		b := x.batches.rows[m.says]
 		k := x.mems.rows[*mem].Clone()
@@ -189,12 +191,12 @@ func (x *explorer) forget(m *message) {
 }
 
 // recordsOf is what the leader tells the daemon.
-func recordsOf(st *site.State) syncRow {
-	r := syncRow{cursor: st.Cursor}
-	for _, rec := range st.Outbox.All() {
-		r.records = append(r.records, rec)
+func (x *explorer) recordsOf(st *site.State) syncRow {
+	out, err := reckon.Collect(st, reckon.MaxBatchBytes)
+	if err != nil {
+		x.fail("exactly-once-upstream", "%v", err)
 	}
-	return r
+	return syncRow{cursor: st.Cursor, records: out.Records}
 }
 
 // takeRecords is the daemon: it takes the records that are new to it, in their order,
@@ -219,7 +221,7 @@ func (x *explorer) takeRecords(m *message) {
 		}
 		return x.syncedID(a)
 	})
-	w.put(x.messageID(message{kind: synced, node: theLeader, term: m.term, sent: m.sent, says: says}))
+	w.put(x.messageID(message{kind: synced, node: theLeader, term: m.term, sent: m.sent, says: says, of: m.of}))
 }
 
 func (x *explorer) takeIn(r site.Record) {
@@ -240,17 +242,29 @@ func (x *explorer) takeAnswer(m *message) {
 	if m.term != w.term {
 		return // that leader is no more
 	}
-	st, a := x.sites.rows[w.site].st, x.synceds.rows[m.says]
-	w.used, w.from = 0, m.sent
-	x.propose(theLeader, x.body(saysContact, uint64(x.silence(w)), func() site.Body { return site.UplinkObserve{Used: int64(x.silence(w)), Contact: true} }))
-	if a.acked > st.Acked {
-		x.propose(theLeader, x.body(saysAck, a.acked, func() site.Body { return site.OutboxAck{Upto: a.acked} }))
+	w.used, w.from, w.contact = 0, m.sent, true
+	lo, hi := x.count16(w)
+	for _, b := range recall(x, x.follows, ask(m.of, m.says, lo, hi), func() []uint32 { return x.followsFrom(m) }) {
+		x.propose(theLeader, b)
 	}
-	if len(a.grants) > 0 {
-		x.propose(theLeader, x.body(saysDelegate, uint64(m.says), func() site.Body {
-			return site.Delegate{From: a.grants[0].Seq - 1, To: a.grants[len(a.grants)-1].Seq, Grants: a.grants}
-		}))
+}
+
+// followsFrom is what enters the log after an exchange.
+func (x *explorer) followsFrom(m *message) (out []uint32) {
+	st, got := x.sites.rows[m.of].st, x.synceds.rows[m.says]
+	a := reckon.Answer{Acked: got.acked, Terms: uplinkTerms}
+	if err := a.Check(st); err != nil {
+		x.fail("exactly-once-upstream", "the site refuses an answer of the daemon: %v", err)
 	}
+	for _, b := range a.Follows(st, x.silence(x.w)) {
+		out = append(out, x.bodyID(b, "follows"))
+	}
+	for _, s := range reckon.Intake(st.Cursor, got.grants, reckon.Gone(nil, got.grants)) {
+		if n := len(s.Propose); n > 0 {
+			out = append(out, x.bodyID(site.Delegate{From: s.Propose[0].Seq - 1, To: s.Propose[n-1].Seq, Grants: s.Propose}, "intake"))
+		}
+	}
+	return out
 }
 
 // holderWaits is how long the daemon waits, by its own fast clock, before it believes

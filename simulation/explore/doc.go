@@ -6,7 +6,8 @@
 //	world ──every action──▶ worlds ──each new one──▶ invariants ──▶ the next depth
 //
 // It goes over the rules of the product themselves (site.Apply, which is over lease, job,
-// checkpoint and devices; node/agent; node/controllers), and keeps no copy of any. What
+// checkpoint and devices; node/agent; node/controllers; uplink/reckon), and keeps no copy
+// of any. What
 // it models is the shell around them: who hears what, and when. Breadth comes first, so
 // the first broken invariant that it finds is a shortest way to one, and is printed as a
 // transcript.

@@ -195,8 +195,8 @@ func (x *explorer) input(w *world, mem *controllers.Memory) controllers.Input {
 	return controllers.Input{State: x.sites.rows[w.site].st, Mem: mem, Used: x.silence(w), Known: true, Term: uint64(w.term)}
 }
 
-// figure is the leader's silence as part of a question.
-func (x *explorer) figure(w *world) (lo, hi uint8) {
+// count16 is the leader's silence as part of a question.
+func (x *explorer) count16(w *world) (lo, hi uint8) {
 	t := uint16(min(x.silence(w)/tenth, 1<<16-1))
 	return uint8(t), uint8(t >> 8)
 }

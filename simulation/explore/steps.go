@@ -8,6 +8,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // action is one thing that can happen, with the number of what it happens to.
@@ -59,7 +60,7 @@ func (x *explorer) actions(w *world, out []action) []action {
 	if x.c.Delegated {
 		add(w.cut || int(w.cuts) < x.c.Cuts, doCut)
 		add(int(w.syncs) < x.c.Syncs && !x.flying(w, func(m *message) bool { return m.kind == sync || m.kind == synced }), doSync)
-		add(int(w.figured) < x.c.Figures && x.silence(w) > row.st.Uplink.Used && !x.flying(w, x.figures), doFigure)
+		add(int(w.figured) < x.c.Figures && x.figure(w) != 0 && !x.flying(w, x.figures), doFigure)
 		add(int(w.given) <= x.c.Raises && w.outcomes == 0, doRaise)
 	}
 	add(int(w.tick) < x.c.Ticks, doTick)
@@ -203,11 +204,11 @@ func (x *explorer) others(a action) {
 		}
 	case doSync:
 		w.syncs++
-		says := known(x.records, ask(w.site, 0), func() uint32 { return x.syncID(recordsOf(x.sites.rows[w.site].st)) })
-		w.put(x.messageID(message{kind: sync, node: theLeader, term: w.term, sent: w.tick, says: says}))
+		says := known(x.records, ask(w.site, 0), func() uint32 { return x.syncID(x.recordsOf(x.sites.rows[w.site].st)) })
+		w.put(x.messageID(message{kind: sync, node: theLeader, term: w.term, sent: w.tick, says: says, of: w.site}))
 	case doFigure:
 		w.figured++
-		x.propose(theLeader, x.body(saysFigure, uint64(x.silence(w)), func() site.Body { return site.UplinkObserve{Used: int64(x.silence(w))} }))
+		x.propose(theLeader, x.figure(w))
 	case doRaise:
 		w.given++
 		w.outcomes = 0
@@ -419,7 +420,7 @@ func (x *explorer) batch(w *world, n int) uint32 {
 // lead is the leader's step, and the proposals that come of it.
 func (x *explorer) lead() {
 	w := x.w
-	lo, hi := x.figure(w)
+	lo, hi := x.count16(w)
 	l := recall(x, x.led, ask(w.mem, w.site, w.tick, w.term, lo, hi), func() led {
 		m := x.mems.rows[w.mem].Clone()
 		effects, _ := x.r.Lead(x.leads(w.tick), x.input(w, m))
@@ -454,9 +455,22 @@ func (x *explorer) elect() {
 	w.term++
 	w.mem = x.memID(controllers.NewMemory(x.leads(w.tick)))
 	if x.c.Delegated {
-		used := x.sites.rows[w.site].st.Uplink.Used + x.leads(w.tick).Sub(x.leads(w.marked))
-		w.used, w.from = uint16(x.r.Base(used)/tenth), w.tick
+		vouch := reckon.Vouch{Known: true, Elapsed: x.leads(w.tick).Sub(x.leads(w.marked)), How: reckon.ByBoot}
+		base := reckon.Resume(x.sites.rows[w.site].st.Uplink, []reckon.Vouch{vouch})
+		w.used, w.from, w.contact = uint16(x.r.Base(base.Used)/tenth), w.tick, false
 	}
+}
+
+// figure is what the leader would commit of its count now; zero: nothing.
+func (x *explorer) figure(w *world) uint32 {
+	return recall(x, x.figured, ask(w.site, uint32(w.used), w.from, w.tick, bit(w.contact, 0)), func() uint32 {
+		k, st := x.keeper(w), x.sites.rows[w.site].st
+		c, yes, _ := k.Look(x.leads(w.tick), st.Uplink, st.Outbox.Len())
+		if !yes {
+			return 0
+		}
+		return x.bodyID(c.Body, "figure")
+	})
 }
 
 // use is one act on the device, at the gate of its host.

@@ -84,19 +84,12 @@ const (
 	saysSaved
 	saysRegister
 	saysCancel
-	saysFigure
-	saysContact
-	saysAck
-	saysDelegate
 )
 
 // body is the number of a command that follows from the number of something else.
 func (x *explorer) body(s says, about uint64, make func() site.Body) uint32 {
-	return known(x.said, question{uint64(s), about}, func() uint32 { return x.bodyID(make(), leaderKeys[s]) })
+	return known(x.said, question{uint64(s), about}, func() uint32 { return x.bodyID(make(), "") })
 }
-
-// leaderKeys are those of the leader's own proposals about the uplink.
-var leaderKeys = map[says]string{saysFigure: "figure", saysContact: "contact", saysAck: "ack", saysDelegate: "delegate"}
 
 // tables hold every value that worlds name by its number, and what the rules answered.
 type tables struct {
@@ -121,6 +114,8 @@ type tables struct {
 	settled answers[uint32]
 	records answers[uint32]
 	said    answers[uint32]
+	figured answers[uint32]
+	follows answers[[]uint32]
 	synced  answers[uint32]
 }
 
@@ -155,7 +150,7 @@ func newTables() tables {
 		messages: newTable[message, message](), bodies: newTable[string, bodyRow](), replies: newTable[string, site.Reply](), batches: newTable[string, batchRow](),
 		renewals: newTable[string, []controllers.RenewalAnswer](), syncs: newTable[string, syncRow](), synceds: newTable[string, syncedRow](), starts: newTable[string, start](),
 		applied: answers[applied]{}, stepped: answers[stepped]{}, noted: answers[uint32]{}, batched: answers[uint32]{}, led: answers[led]{},
-		renewed: answers[renewed]{}, settled: answers[uint32]{}, records: answers[uint32]{}, said: answers[uint32]{}, synced: answers[uint32]{},
+		renewed: answers[renewed]{}, settled: answers[uint32]{}, records: answers[uint32]{}, said: answers[uint32]{}, figured: answers[uint32]{}, follows: answers[[]uint32]{}, synced: answers[uint32]{},
 	}
 }
 

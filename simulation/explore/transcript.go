@@ -29,10 +29,7 @@ func (s *search) transcript(last uint32, by action) []string {
 		w = *next
 	}
 	x.line = nil
-	if x.broken != nil {
-		out = append(out, "BROKEN "+x.broken.Error())
-	}
-	return out
+	return append(out, "BROKEN "+s.r.Broken.Error())
 }
 
 // describe is who does what.

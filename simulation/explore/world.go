@@ -10,6 +10,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // maxNet bounds the messages under way at once.
@@ -36,6 +37,7 @@ type world struct {
 	outcomes               uint8  // that the daemon took of the term that it gave
 	given                  uint8  // the daemon's newest term
 	cut                    bool   // the uplink
+	contact                bool   // the daemon answered, and the log does not know it yet
 	lost, copied, crashed  uint8
 	elected, called, cuts  uint8
 	beats, syncs, figured  uint8
@@ -94,7 +96,7 @@ func (w *world) key(b []byte) []byte {
 	}
 	b = binary.LittleEndian.AppendUint16(b, w.used)
 	return append(b, w.tick, w.term, w.from, w.marked, w.heard, w.last, w.outcomes, w.given, w.lost, w.copied, w.crashed, w.elected, w.called, w.cuts, w.beats, w.syncs, w.figured,
-		w.gate, w.touched, w.cleaned, bit(w.cut, 0)|bit(w.closed, 1)|bit(w.submitted, 2)|bit(w.overflowing, 3))
+		w.gate, w.touched, w.cleaned, bit(w.cut, 0)|bit(w.closed, 1)|bit(w.submitted, 2)|bit(w.overflowing, 3)|bit(w.contact, 4))
 }
 
 func bit(b bool, at int) byte {
@@ -182,9 +184,22 @@ func (x *explorer) leads(tick uint8) forgeyard.Instant {
 
 const tenth = 100 * time.Millisecond
 
-// silence is the leader's figure of uplink silence.
+// keeper is the leader's count of uplink silence.
+func (x *explorer) keeper(w *world) reckon.Keeper {
+	var k reckon.Keeper
+	if w.contact {
+		k.Heard(x.leads(w.from), uplinkTerms)
+	} else {
+		k.Begin(time.Duration(w.used)*tenth, x.leads(w.from))
+	}
+	return k
+}
+
+// silence is the leader's figure of it.
 func (x *explorer) silence(w *world) time.Duration {
-	return time.Duration(w.used)*tenth + x.leads(w.tick).Sub(x.leads(w.from))
+	k := x.keeper(w)
+	used, _ := k.Used(x.leads(w.tick))
+	return used
 }
 
 // message is what is under way between two parties, or to the log. What it says is in
