@@ -174,6 +174,72 @@ func FuzzUplink(f *testing.F) {
 	})
 }
 
+// TestLife plays the life of leases: who may accept, how often, what ends them, and what is
+// told to whoever acts under another authority. RA-002, RA-149, RA-443, RA-502, RA-503,
+// RA-546, RA-551, RA-575.
+func TestLife(t *testing.T) {
+	leases := map[string]Lease{}
+	datadriven.RunTest(t, "testdata/life.txt", func(t *testing.T, td *datadriven.TestData) string {
+		id, at := "l", uint64(0)
+		td.MaybeScanArgs(t, "lease", &id)
+		td.MaybeScanArgs(t, "at", &at)
+		l := leases[id]
+		switch td.Cmd {
+		case "offer":
+			fence := "1.0.1"
+			td.MaybeScanArgs(t, "fence", &fence)
+			f, err := forgeyard.ParseFence(fence)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l = Lease{State: Offered, Authority: forgeyard.Authority{Job: "j", Attempt: "a", Lease: forgeyard.LeaseID(id), Spec: forgeyard.Digest{1}, Runner: "r", Session: "s", Fence: f}}
+		case "accept":
+			var err error
+			if l, err = l.Accept(claimed(t, td, l.Authority)); err != nil {
+				return fmt.Sprintf("%s: %v\n", forgeyard.KindOf(err), err)
+			}
+		case "check":
+			if err := Check(l.Authority, claimed(t, td, l.Authority)); err != nil {
+				return fmt.Sprintf("%s: %v\n", forgeyard.KindOf(err), err)
+			}
+			return "it is the current one\n"
+		case "end":
+			why, detail := "", ""
+			td.ScanArgs(t, "why", &why)
+			td.MaybeScanArgs(t, "detail", &detail)
+			l = l.End(forgeyard.Wall(at), EndReason(why), detail)
+		}
+		leases[id] = l
+		line := fmt.Sprintf("%s, fence %s, live %v", l.State, l.Authority.Fence, l.Live())
+		if l.State == Ended {
+			line += fmt.Sprintf(", ended at %d: %s %s", l.EndedAt, l.Reason, l.Detail)
+		}
+		return line + "\n"
+	})
+}
+
+// claimed is the authority, with the parts that the line changes.
+func claimed(t *testing.T, td *datadriven.TestData, a forgeyard.Authority) forgeyard.Authority {
+	text := func(key string, to *string) { td.MaybeScanArgs(t, key, to) }
+	jobID, attempt, runner, session, fence := string(a.Job), string(a.Attempt), string(a.Runner), string(a.Session), a.Fence.String()
+	under := string(a.Lease)
+	text("job", &jobID)
+	text("attempt", &attempt)
+	text("under", &under)
+	text("runner", &runner)
+	text("session", &session)
+	text("claims", &fence)
+	f, err := forgeyard.ParseFence(fence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Job, a.Attempt, a.Lease, a.Runner, a.Session, a.Fence = forgeyard.JobID(jobID), forgeyard.AttemptID(attempt), forgeyard.LeaseID(under), forgeyard.RunnerID(runner), forgeyard.SessionID(session), f
+	if td.HasArg("otherspec") {
+		a.Spec[0]++
+	}
+	return a
+}
+
 // TestLifeOfALease: each part of the authority counts; a lease ends once.
 func TestLifeOfALease(t *testing.T) {
 	a := forgeyard.Authority{Job: "j", Attempt: "a", Lease: "l", Spec: forgeyard.Digest{1}, Runner: "r", Session: "s", Fence: forgeyard.Fence{Incarnation: 1, Epoch: 3}}

@@ -243,13 +243,19 @@ func (x *explorer) checkRunning(w *world, row *siteRow, n int, s *start) {
 	}
 }
 
-// checkStart: what begins was granted by the log, from a checkpoint that is there.
-func (x *explorer) checkStart(id uint32) {
-	s := x.starts.rows[id]
-	j := x.sites.rows[x.w.site].job
-	if s.authority.Fence.Compare(j.Fence()) > 0 {
-		x.fail("one-current-epoch", "epoch %d begins, the log has granted epoch %d", s.authority.Fence.Epoch, j.Epoch)
+// checkStart: what begins was granted by the log, and one lease begins once, however often
+// it is seen.
+func (x *explorer) checkStart(n int, id uint32) {
+	s, nd := &x.starts.rows[id], &x.w.node[n]
+	j := &x.sites.rows[x.w.site].job
+	epoch := uint8(s.authority.Fence.Epoch)
+	switch {
+	case s.authority.Fence.Compare(j.Fence()) > 0:
+		x.fail("one-current-epoch", "epoch %d begins, the log has granted epoch %d", epoch, j.Epoch)
+	case epoch <= nd.begun:
+		x.fail("one-current-epoch", "%s begins epoch %d after it began epoch %d", nodeName(n), epoch, nd.begun)
 	}
+	nd.begun = max(nd.begun, epoch)
 }
 
 // checkDelivered: a runner forgets a result only when the log has it.

@@ -51,6 +51,7 @@ var seeded = []struct {
 	{"a repeated request is a new one", "exactly-once", doubling, 3, func(r *Rules) { r.Apply = forgetsRequests }},
 	{"an epoch resumes from leftovers", "committed-checkpoint-only", saving, 5, func(r *Rules) { r.Apply = resumesLeftovers }},
 	{"a rule asks something outside the log", "same-state", saving, 7, func(r *Rules) { r.Apply = impure() }},
+	{"a lease begins twice", "one-current-epoch", doubling, 6, func(r *Rules) { r.Agent = startsTwice }},
 	{"a holder counts from the receipt", "holder-stops-first", silentRunner, 10, func(r *Rules) {
 		r.Counted = func(_, received forgeyard.Instant) forgeyard.Instant { return received }
 	}},
@@ -71,6 +72,10 @@ var seeded = []struct {
 	{"the daemon takes a record twice", "exactly-once-upstream", reporting, 5, func(r *Rules) { r.New = func(last, seq uint64) bool { return seq <= last+1 } }},
 }
 
+// Each fault is seen. What they show of the rows: a stale lease never executes and its result is refused
+// (RA-552, RA-562), one lease begins once however often it is delivered (RA-442, RA-504,
+// RA-551), the hard deadline stops who hears nothing (RA-310, RA-566), a device has a lease
+// of its own with one holder (RA-393, RA-570); E08, E16, E27.
 func TestSeededFaults(t *testing.T) {
 	for _, f := range seeded {
 		t.Run(f.name, func(t *testing.T) {
@@ -249,6 +254,16 @@ func neverKills(now forgeyard.Instant, in agent.Input, b *agent.Book) ([]agent.E
 		}
 	}
 	return out, wake
+}
+
+func startsTwice(now forgeyard.Instant, in agent.Input, b *agent.Book) ([]agent.Effect, forgeyard.Instant) {
+	all, wake := agent.Step(now, in, b)
+	for _, e := range all {
+		if _, ok := e.(agent.Start); ok {
+			all = append(all, e)
+		}
+	}
+	return all, wake
 }
 
 // ignoresDrift lets the leader count as if its clock and the holder's were one.

@@ -178,7 +178,7 @@ func (x *explorer) step(from *world, a action) *world {
 		x.again(n)
 	case doCrash:
 		w.crashed++
-		w.node[n] = node{book: x.bookID(agent.NewBook()), view: w.node[n].view, session: w.node[n].session + 1, spool: w.node[n].spool}
+		w.node[n] = node{book: x.bookID(agent.NewBook()), view: w.node[n].view, session: w.node[n].session + 1, spool: w.node[n].spool, begun: w.node[n].begun}
 	default:
 		x.others(a)
 	}
@@ -285,7 +285,7 @@ func (x *explorer) obey(n int, e agentEffect) {
 			nd.exec[1] = nd.exec[0]
 		}
 		nd.exec[0] = exec{e.start, alive}
-		x.checkStart(e.start)
+		x.checkStart(n, e.start)
 	case agent.Cancel:
 		x.cancelled(n, a)
 	case agent.Stop:

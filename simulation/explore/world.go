@@ -55,6 +55,7 @@ type node struct {
 	session    uint8
 	registered bool
 	saves      uint8 // checkpoints taken by its execution
+	begun      uint8 // the newest epoch that it began
 }
 
 // exec is an execution on a node: what it began with, and how it is.
@@ -89,7 +90,7 @@ func (w *world) key(b []byte) []byte {
 		for _, v := range [...]uint32{n.book, n.view, n.exec[0].start, n.exec[1].start, n.spool} {
 			b = binary.LittleEndian.AppendUint32(b, v)
 		}
-		b = append(b, byte(n.exec[0].how), byte(n.exec[1].how), n.session, bit(n.registered, 0), n.saves)
+		b = append(b, byte(n.exec[0].how), byte(n.exec[1].how), n.session, bit(n.registered, 0), n.saves, n.begun)
 	}
 	for _, m := range w.net {
 		b = binary.LittleEndian.AppendUint32(b, m)
@@ -107,7 +108,7 @@ func bit(b bool, at int) byte {
 }
 
 // keyLen is the length of every key.
-const keyLen = 16 + nodes*25 + maxNet*4 + 2 + 21
+const keyLen = 16 + nodes*26 + maxNet*4 + 2 + 21
 
 // fingerprint is 64 bits of a world. Two worlds out of ten million share one with a
 // chance of three in a million, and then one of them is not looked at.
