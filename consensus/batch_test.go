@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -271,4 +272,44 @@ func TestBatchIsAppliedOnceOverARestart(t *testing.T) {
 	if fmt.Sprint(first) != "[[1 2]]" || fmt.Sprint(again) != "[<nil>]" || fmt.Sprint(fsm.lines()) != "[5/a 5/b]" {
 		t.Errorf("%v, then %v: %v", first, again, fsm.lines())
 	}
+}
+
+// Many that renew at once share a few confirmations, and none of it is in the log.
+func TestConcurrentConfirmsShareRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil)
+		tn.start()
+		leader := tn.nodes[0]
+		last := tn.put(leader, "x")
+		var asked atomic.Int64
+		real := leader.g.cfg.TermOf
+		leader.g.cfg.TermOf = func(ctx context.Context, addr string) (uint64, error) {
+			asked.Add(1)
+			return real(ctx, addr)
+		}
+		before := leader.g.Stats().LastIndex
+		const n = 1000
+		errs := make(chan error, n)
+		for range n {
+			go func() {
+				index, err := leader.g.Confirm(bg)
+				if err == nil && index < last {
+					err = fmt.Errorf("confirmed at %d, %d was committed", index, last)
+				}
+				errs <- err
+			}()
+		}
+		for range n {
+			if err := <-errs; err != nil {
+				t.Fatal(err)
+			}
+		}
+		if k := asked.Load(); k > 8 { // two peers a round; at most the one under way and the next
+			t.Errorf("%d confirmations asked peers %d times", n, k)
+		}
+		if after := leader.g.Stats().LastIndex; after != before {
+			t.Errorf("the log went from %d to %d", before, after)
+		}
+		tn.stop()
+	})
 }

@@ -11,17 +11,20 @@ import (
 // BenchmarkPropose commits 256-byte commands on three nodes in this process,
 // real databases and synced writes on one disk, streams in memory.
 func BenchmarkPropose(b *testing.B) {
-	for _, batches := range []bool{false, true} {
-		for _, clients := range []int{1, 16, 128} {
-			b.Run(fmt.Sprint("batches=", batches, "/clients=", clients), func(b *testing.B) { benchPropose(b, clients, batches) })
+	for _, clients := range []int{1, 16, 128} {
+		for _, store := range []LogStore{BoltDB, WAL} {
+			for _, batches := range []bool{false, true} {
+				b.Run(fmt.Sprint("clients=", clients, "/store=", store, "/batches=", batches), func(b *testing.B) { benchPropose(b, clients, store, batches) })
+			}
 		}
 	}
 }
 
-func benchPropose(b *testing.B, clients int, batches bool) {
+func benchPropose(b *testing.B, clients int, store LogStore, batches bool) {
 	tn := newTown(b, 3, nil, func(_ int, c *Config) {
 		c.Clock = clock.System()
 		c.Timings = Timings{}
+		c.LogStore = store
 		c.Batches = func() bool { return batches }
 	})
 	tn.start()

@@ -17,6 +17,8 @@
 package controllers
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -115,32 +117,50 @@ func NewMemory(now forgeyard.Instant) *Memory {
 // Observe takes note of leases that are new to this leader, or were accepted, and
 // forgets those of jobs that ended.
 func (m *Memory) Observe(now forgeyard.Instant, s *site.State) {
-	live := make(map[forgeyard.LeaseID]bool, len(m.leases))
+	leased := 0
 	for id := range s.Open.All() {
 		j, _ := s.Jobs.Get(id)
-		l := j.Lease
-		if l.State == "" {
-			continue
-		}
-		key := l.Authority.Lease
-		live[key] = true
-		h, ok := m.leases[key]
-		if !ok || (h.state == lease.Offered && l.State == lease.Accepted) {
-			m.leases[key] = holder{heard: now, state: l.State}
-		} else if h.state != l.State {
-			h.state = l.State
-			m.leases[key] = h
-		}
-		for _, a := range j.Avoid {
-			k := avoidKey{j.ID, a.Runner, a.Index}
-			if _, ok := m.avoided[k]; !ok {
-				m.avoided[k] = now
-			}
+		leased += m.observe(now, &j)
+	}
+	m.forget(s, leased)
+}
+
+// observe takes note of one open job, and returns 1 if it has a lease.
+func (m *Memory) observe(now forgeyard.Instant, j *site.Job) int {
+	for _, a := range j.Avoid {
+		k := avoidKey{j.ID, a.Runner, a.Index}
+		if _, ok := m.avoided[k]; !ok {
+			m.avoided[k] = now
 		}
 	}
-	for key := range m.leases {
-		if !live[key] {
-			delete(m.leases, key)
+	state := j.Lease.State
+	if state == "" {
+		return 0
+	}
+	key := j.Lease.Authority.Lease
+	h, ok := m.leases[key]
+	if !ok || (h.state == lease.Offered && state == lease.Accepted) {
+		m.leases[key] = holder{heard: now, state: state}
+	} else if h.state != state {
+		h.state = state
+		m.leases[key] = h
+	}
+	return 1
+}
+
+// forget drops what no open job has any more. leased is how many of those were observed:
+// if that is all that is remembered, there is nothing to look for.
+func (m *Memory) forget(s *site.State, leased int) {
+	if len(m.leases) > leased {
+		live := make(map[forgeyard.LeaseID]bool, leased)
+		for id := range s.Open.All() {
+			j, _ := s.Jobs.Get(id)
+			live[j.Lease.Authority.Lease] = true
+		}
+		for key := range m.leases {
+			if !live[key] {
+				delete(m.leases, key)
+			}
 		}
 	}
 	for k := range m.avoided {
@@ -229,13 +249,11 @@ func (m *Memory) mark(id forgeyard.LeaseID, on bool) {
 
 // Step returns what the leader should do now, and when to look again at the latest.
 func Step(now forgeyard.Instant, in Input) ([]Effect, forgeyard.Instant) {
-	in.Mem.Observe(now, in.State)
 	s := stepper{now: now, in: in, wake: now.Add(idleLook)}
+	s.survey()
 	if in.State.Site == "" {
 		return nil, s.wake
 	}
-	s.expiry()
-	s.authority()
 	s.place()
 	s.deviceLeases()
 	s.voters()
@@ -251,6 +269,35 @@ type stepper struct {
 	in      Input
 	effects []Effect
 	wake    forgeyard.Instant
+
+	taken   map[forgeyard.RunnerID]usage // by the leases that live
+	waiting []waiting                    // jobs that nobody holds, oldest first
+}
+
+// waiting is a job by the step of its submission.
+type waiting struct {
+	id forgeyard.JobID
+	at uint64
+}
+
+// survey looks at every open job once: there may be thousands, and a job is large.
+func (s *stepper) survey() {
+	s.taken = map[forgeyard.RunnerID]usage{}
+	leased := 0
+	var stops []Effect
+	for id, at := range s.in.State.Open.All() {
+		j, _ := s.in.State.Jobs.Get(id)
+		leased += s.in.Mem.observe(s.now, &j)
+		s.expiry(&j)
+		stops = s.authority(&j, stops)
+		s.take(&j)
+		if !j.Lease.Live() {
+			s.waiting = append(s.waiting, waiting{id, at})
+		}
+	}
+	s.effects = append(s.effects, stops...)
+	s.in.Mem.forget(s.in.State, leased)
+	slices.SortFunc(s.waiting, func(a, b waiting) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
 }
 
 func (s *stepper) propose(key string, b site.Body) {

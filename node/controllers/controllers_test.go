@@ -187,7 +187,7 @@ func TestPlacement(t *testing.T) {
 	r.want("offer to n2, offer to n2")
 	r.in.Mem.Hello(r.r[1], Sign{Session: "S2", At: r.now, Refusing: []string{"pressure: disk"}})
 	r.want("")
-	j, _ := r.s.Jobs.Get(bySubmission(r.s)[0])
+	j, _ := r.s.Jobs.Get(oldest(r.s))
 	held, all := Explain(r.now, r.in, j)
 	if held != "" || len(all) != 2 || fmt.Sprint(all[0].Reasons) != "[disabled]" || fmt.Sprint(all[1].Reasons) != "[pressure: disk]" {
 		t.Fatalf("%q %+v", held, all)
@@ -368,4 +368,15 @@ func TestDeviceLease(t *testing.T) {
 	r.want("")
 	r.after(time.Second)
 	r.want("site.DeviceRelease")
+}
+
+// oldest is the open job that was submitted first.
+func oldest(s *site.State) (first forgeyard.JobID) {
+	least := ^uint64(0)
+	for id, at := range s.Open.All() {
+		if at < least {
+			first, least = id, at
+		}
+	}
+	return first
 }

@@ -6,29 +6,26 @@ import (
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
-// expiry looks for silences that lasted too long. A new leader counts the whole
+// expiry looks for a silence that lasted too long. A new leader counts the whole
 // length anew: it does not know how long a lease was silent before.
-func (s *stepper) expiry() {
-	for id := range s.in.State.Open.All() {
-		j, _ := s.in.State.Jobs.Get(id)
-		l := j.Lease
-		h, ok := s.in.Mem.leases[l.Authority.Lease]
-		if !ok {
-			continue
-		}
-		heard := max(h.heard, s.in.Mem.Elected)
-		switch {
-		case l.State == lease.Offered:
-			s.expireAfter(j, lease.UnknownAt(withTTLOnly(l), heard) <= s.now, false)
-			s.at(lease.UnknownAt(withTTLOnly(l), heard))
-		case l.State == lease.Accepted:
-			certain := lease.CertainAt(l, heard) <= s.now
-			s.expireAfter(j, certain || lease.UnknownAt(l, heard) <= s.now, certain)
-			s.at(lease.UnknownAt(l, heard))
-		case j.Status == job.Unknown && !j.Certain:
-			s.expireAfter(j, lease.CertainAt(l, heard) <= s.now, true)
-			s.at(lease.CertainAt(l, heard))
-		}
+func (s *stepper) expiry(j *site.Job) {
+	l := j.Lease
+	h, ok := s.in.Mem.leases[l.Authority.Lease]
+	if !ok {
+		return
+	}
+	heard := max(h.heard, s.in.Mem.Elected)
+	switch {
+	case l.State == lease.Offered:
+		s.expireAfter(j, lease.UnknownAt(withTTLOnly(l), heard) <= s.now, false)
+		s.at(lease.UnknownAt(withTTLOnly(l), heard))
+	case l.State == lease.Accepted:
+		certain := lease.CertainAt(l, heard) <= s.now
+		s.expireAfter(j, certain || lease.UnknownAt(l, heard) <= s.now, certain)
+		s.at(lease.UnknownAt(l, heard))
+	case j.Status == job.Unknown && !j.Certain:
+		s.expireAfter(j, lease.CertainAt(l, heard) <= s.now, true)
+		s.at(lease.CertainAt(l, heard))
 	}
 }
 
@@ -40,7 +37,7 @@ func withTTLOnly(l lease.Lease) lease.Lease {
 	return l
 }
 
-func (s *stepper) expireAfter(j site.Job, due, certain bool) {
+func (s *stepper) expireAfter(j *site.Job, due, certain bool) {
 	if !due {
 		return
 	}
@@ -50,22 +47,17 @@ func (s *stepper) expireAfter(j site.Job, due, certain bool) {
 }
 
 // authority asks for delegated work to stop when the central daemon's grant is used
-// up: by a checkpoint where the contract has one (§6).
-func (s *stepper) authority() {
-	if !s.in.Known {
-		return
+// up: by a checkpoint where the contract has one (§6). What it asks is added to stops.
+func (s *stepper) authority(j *site.Job, stops []Effect) []Effect {
+	if !s.in.Known || j.Grant == nil || !j.Lease.Live() || j.StopKind != "" {
+		return stops
 	}
-	for id := range s.in.State.Open.All() {
-		j, _ := s.in.State.Jobs.Get(id)
-		if j.Grant == nil || !j.Lease.Live() || j.StopKind != "" {
-			continue
-		}
-		left := j.Grant.Left(s.in.State.Uplink.Terms, s.in.Used)
-		margin := stopMargin(j, j.Grant.Span(s.in.State.Uplink.Terms))
-		if left > margin {
-			s.at(s.now.Add(left - margin))
-			continue
-		}
-		s.propose("stop/"+string(j.Lease.Authority.Lease), site.Stop{Job: j.ID, Kind: "authority", Reason: "the central daemon's allowance ends"})
+	left := j.Grant.Left(s.in.State.Uplink.Terms, s.in.Used)
+	margin := stopMargin(*j, j.Grant.Span(s.in.State.Uplink.Terms))
+	if left > margin {
+		s.at(s.now.Add(left - margin))
+		return stops
 	}
+	body := site.Stop{Job: j.ID, Kind: "authority", Reason: "the central daemon's allowance ends"}
+	return append(stops, Propose{Key: "stop/" + string(j.Lease.Authority.Lease), Body: body})
 }

@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,10 +37,10 @@ type usage struct {
 // place offers every job that may start to the best runner that can serve it,
 // oldest first. Within one step what was offered counts as taken.
 func (s *stepper) place() {
-	taken := s.usage()
+	taken := s.taken
 	held := map[forgeyard.DeviceID]bool{}
-	for _, id := range bySubmission(s.in.State) {
-		j, _ := s.in.State.Jobs.Get(id)
+	for _, w := range s.waiting {
+		j, _ := s.in.State.Jobs.Get(w.id)
 		if s.holdBack(j) != "" {
 			continue
 		}
@@ -55,7 +54,7 @@ func (s *stepper) place() {
 		}
 		m, _ := s.in.State.Members.Get(best.Runner)
 		u := taken[m.Runner]
-		u.add(j.Spec)
+		u.add(&j.Spec)
 		taken[m.Runner] = u
 		offer := site.Offer{Job: j.ID, Runner: m.Runner, Session: m.Session.ID, Epoch: j.Epoch, Used: int64(s.in.Used)}
 		for _, d := range devs {
@@ -64,23 +63,6 @@ func (s *stepper) place() {
 		}
 		s.propose("offer/"+string(j.ID), offer)
 	}
-}
-
-func bySubmission(st *site.State) []forgeyard.JobID {
-	type row struct {
-		id forgeyard.JobID
-		at uint64
-	}
-	var rows []row
-	for id, at := range st.Open.All() {
-		rows = append(rows, row{id, at})
-	}
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
-	out := make([]forgeyard.JobID, len(rows))
-	for i, r := range rows {
-		out[i] = r.id
-	}
-	return out
 }
 
 // holdBack says why no runner may get the job now, whatever it can do.
@@ -110,20 +92,25 @@ func stopMargin(j site.Job, span time.Duration) time.Duration {
 	return min(m, span/4)
 }
 
-func (s *stepper) usage() map[forgeyard.RunnerID]usage {
-	out := map[forgeyard.RunnerID]usage{}
-	for id := range s.in.State.Open.All() {
-		j, _ := s.in.State.Jobs.Get(id)
-		if j.Lease.Live() || (j.Status == job.Unknown && !j.Certain) {
-			u := out[j.Lease.Authority.Runner]
-			u.add(j.Spec)
-			out[j.Lease.Authority.Runner] = u
-		}
+// take counts what the holder of a job takes of its runner.
+func (s *stepper) take(j *site.Job) {
+	if j.Lease.Live() || (j.Status == job.Unknown && !j.Certain) {
+		u := s.taken[j.Lease.Authority.Runner]
+		u.add(&j.Spec)
+		s.taken[j.Lease.Authority.Runner] = u
 	}
-	return out
 }
 
-func (u *usage) add(s job.Spec) {
+func (s *stepper) usage() map[forgeyard.RunnerID]usage {
+	s.taken = map[forgeyard.RunnerID]usage{}
+	for id := range s.in.State.Open.All() {
+		j, _ := s.in.State.Jobs.Get(id)
+		s.take(&j)
+	}
+	return s.taken
+}
+
+func (u *usage) add(s *job.Spec) {
 	u.cpu, u.mem, u.disk, u.jobs = u.cpu+s.Resources.MilliCPU, u.mem+s.Resources.Memory, u.disk+s.Resources.Disk, u.jobs+1
 }
 
