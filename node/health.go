@@ -26,7 +26,7 @@ const (
 // health runs the checks; the worst decides.
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
-		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkCredential(), n.checkPeers(), n.checkUplink(),
+		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkCredential(), n.checkClock(), n.checkPeers(), n.checkUplink(),
 	}}
 	for _, c := range h.Checks {
 		switch {
@@ -145,6 +145,15 @@ func (n *Node) checkCredential() *forgeyardv1.Health_Check {
 		c.Status, c.Fix = checkFail, "join again with a new token"
 	case left < credentialRenew/2:
 		c.Status, c.Fix = checkWarn, "it renews itself when a voter can be reached"
+	}
+	return c
+}
+
+// checkClock compares the wall clock with those of members that this node has met (E10).
+func (n *Node) checkClock() *forgeyardv1.Health_Check {
+	c := check("clock")
+	if doubt := n.clockDoubt(); doubt != "" {
+		c.Status, c.Detail, c.Fix = checkWarn, doubt, "set the clock; the node goes on trying, and joins by itself when it is right"
 	}
 	return c
 }

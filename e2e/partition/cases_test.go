@@ -2,6 +2,7 @@ package partition
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -411,4 +412,37 @@ func TestE31QuorumLost(t *testing.T) {
 	for _, wrong := range holderStopsFirst(evidence{Beats: w.side.log()}) {
 		t.Error(wrong)
 	}
+}
+
+// TestE10ClockWrongAtBoot: a node boots with a clock that is a year ahead, by which every
+// credential has expired. It keeps trying, says how far its clock is off, and joins by
+// itself when the clock is set.
+func TestE10ClockWrongAtBoot(t *testing.T) {
+	t.Parallel()
+	if err := lab.WallRefused(); err != nil {
+		t.Skip(err)
+	}
+	w := newWorld(t, options{seed: 110})
+	n3 := w.site.Nodes[2]
+	must(t, w, n3.Kill())
+	must(t, w, w.machines[2].SetWall(400*24*time.Hour))
+	must(t, w, n3.Up())
+	must(t, w, w.site.Await(t.Context(), "n3 says how far its clock is off", later, func(ctx context.Context) (bool, error) {
+		r, err := n3.API.Node.Doctor(ctx, connect.NewRequest(&forgeyardv1.DoctorRequest{}))
+		if err != nil {
+			return false, err
+		}
+		var all []string
+		for _, c := range r.Msg.Health.Checks {
+			if all = append(all, c.Name+" "+c.Status+": "+c.Detail); c.Name == "clock" && c.Status != "ok" && strings.Contains(c.Detail, "9600h") {
+				return true, nil
+			}
+		}
+		return false, errors.New(strings.Join(all, "; "))
+	}))
+	if st, err := n3.Status(t.Context()); err != nil || st.State == "online" {
+		t.Errorf("n3 is let in although everybody's credential has expired for it: %v, %v", st.GetState(), err)
+	}
+	must(t, w, w.machines[2].SetWall(0))
+	must(t, w, w.site.AwaitOnline(t.Context(), later, n3))
 }

@@ -43,7 +43,7 @@ var (
 	seedFlag    = flag.Uint64("seed", 1, "seed of TestPartition")
 	minutesFlag = flag.Float64("minutes", 2, "how long TestPartition takes, about")
 	historyFlag = flag.String("history", "", "a kept history.json for TestHistory")
-	keepFlag    = flag.String("keep", "", "folder that gets the history and the logs of a run that fails (default: a new one in the temporary folder)")
+	keepFlag    = flag.String("keep", "", "folder that gets the history and the logs of a run (default: a new one in the temporary folder, when it fails)")
 )
 
 func TestMain(m *testing.M) {
@@ -106,6 +106,8 @@ func TestPartition(t *testing.T) {
 	t.Logf("seed %d, %d voters: %s", s.Seed, s.Voters, count(e))
 	if len(wrong) > 0 {
 		t.Errorf("%s\n%s", strings.Join(wrong, "\n"), w.keep(e))
+	} else if *keepFlag != "" {
+		t.Log(w.keep(e))
 	}
 }
 
