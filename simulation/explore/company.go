@@ -38,7 +38,60 @@ type Company struct {
 	Raises  int // the daemon gives the job anew
 }
 
-// Companies are those that `make explore` goes through: each has all of what its name
+// Small are companies that are explored to the end: each kind of work, with as many kinds
+// of trouble at once as asked for, each of which comes once.
+func Small(troubles int) []Company {
+	var out []Company
+	for _, k := range kinds() {
+		out = append(out, with(k, allTroubles, troubles)...)
+	}
+	return out
+}
+
+func kinds() []Company {
+	continuous := job.Connectivity{Policy: job.Continuous}
+	grace := job.Connectivity{Policy: job.Grace, For: slowTick}
+	offline := job.Connectivity{Policy: job.OfflineAuthorized, For: 4 * slowTick}
+	return []Company{
+		{Name: "continuous", Connectivity: continuous, Protected: true, FastLeader: true, Ticks: 3, Beats: 1},
+		{Name: "grace", Connectivity: grace, Protected: true, FastLeader: true, Ticks: 4, Beats: 1},
+		{Name: "offline", Connectivity: offline, Protected: true, FastLeader: true, Ticks: 6, Beats: 1},
+		{Name: "fence", Connectivity: offline, FastLeader: true, Ticks: 3, Beats: 1},
+		{Name: "device", Connectivity: continuous, Device: true, FastLeader: true, Ticks: 3, Beats: 1},
+		{Name: "checkpoint", Connectivity: continuous, Protected: true, Saves: 1, FastLeader: true, Ticks: 3, Beats: 1},
+		{Name: "uplink", Connectivity: offline, Protected: true, Delegated: true, Ticks: 3, Beats: 1, Syncs: 1},
+	}
+}
+
+type trouble struct {
+	name string
+	in   func(*Company)
+}
+
+var allTroubles = []trouble{
+	{"loss", func(c *Company) { c.Losses = 1 }},
+	{"copy", func(c *Company) { c.Copies = 1 }},
+	{"crash", func(c *Company) { c.Crashes = 1 }},
+	{"election", func(c *Company) { c.Elects = 1 }},
+	{"cancel", func(c *Company) { c.Cancels = 1 }},
+}
+
+// with is the company with each choice of n of the troubles.
+func with(c Company, ts []trouble, n int) []Company {
+	if n == 0 {
+		return []Company{c}
+	}
+	var out []Company
+	for i, t := range ts {
+		d := c
+		t.in(&d)
+		d.Name += ", " + t.name
+		out = append(out, with(d, ts[i+1:], n-1)...)
+	}
+	return out
+}
+
+// Companies are too large to be explored to the end: each has all of what its name
 // says, and the last has everything.
 func Companies() []Company {
 	continuous := job.Connectivity{Policy: job.Continuous}

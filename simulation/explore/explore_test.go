@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,53 +14,83 @@ var (
 	depth   = flag.Int("depth", 0, "steps to explore to; 0: as many as the seconds allow")
 	seconds = flag.Float64("seconds", 0, "seconds for all companies together; 0: only a short look")
 	only    = flag.String("company", "", "the one company to explore; empty: all")
+
+	troubles = flag.Int("troubles", 1, "kinds of trouble at once in the small companies, which are explored to the end")
+
 	rewrite = flag.Bool("rewrite", false, "write testdata anew")
 )
 
 // mostStates bounds the memory of one company: about 200 bytes a world.
 const mostStates = 5_000_000
 
-// shortLook is the depth to which every `go test` looks.
-const shortLook = 5
+// shortLook is the depth to which every `go test` looks; a net that saw less than leastLook
+// saw nothing, however busy the machine was.
+const (
+	shortLook = 5
+	leastLook = 3
+)
 
 func stopwatch() func() time.Duration {
 	began := time.Now()
 	return func() time.Duration { return time.Since(began) }
 }
 
-// TestExplore is net 1: the honest rules, everything that can happen, to a depth. All
-// ten companies share the seconds, on all cores. Each is looked at until its share is
-// over, its memory is full, or there is nothing left.
+// TestExplore is net 1: the honest rules, everything that can happen. The small companies
+// are explored to the end, or until a third of the seconds is over; the large ones share
+// the rest, and each is looked at to the depth that its share or its memory allows.
 func TestExplore(t *testing.T) {
-	var cs []Company
-	for _, c := range Companies() {
-		if *only == "" || *only == c.Name {
-			cs = append(cs, c)
-		}
-	}
-	if len(cs) == 0 {
-		t.Fatalf("there is no company %q", *only)
-	}
-	rounds := (len(cs) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
-	l := Limits{Depth: *depth, States: mostStates, Time: time.Duration(*seconds / float64(rounds) * float64(time.Second))}
-	if *seconds == 0 && *depth == 0 {
+	short := *seconds == 0 && *depth == 0
+	now, before := stopwatch(), processorTime()
+	all := func(d time.Duration) time.Duration { return max(d-now(), time.Second) }
+	budget := time.Duration(*seconds * float64(time.Second))
+	l := Limits{Depth: *depth, States: mostStates}
+	if short {
 		l.Depth = shortLook
 	}
-	now, before := stopwatch(), processorTime()
-	var steps, rules, calls, states uint64
+	var rs []Result
+	if *only == "" {
+		if !short {
+			l.Time = all(budget / 3)
+		}
+		rs = AllWithin(Small(*troubles), Honest(), l, now)
+	}
+	if !short {
+		l.Time = all(budget)
+	}
+	rs = append(rs, AllWithin(chosen(t), Honest(), l, now)...)
+	report(t, rs, now(), processorTime()-before)
+}
+
+func chosen(t *testing.T) (cs []Company) {
+	for _, c := range append(Companies(), Small(*troubles)...) {
+		if *only == c.Name {
+			return []Company{c}
+		}
+	}
+	if *only != "" {
+		t.Fatalf("there is no company %q", *only)
+	}
+	return Companies()
+}
+
+func report(t *testing.T, rs []Result, took, used time.Duration) {
+	var steps, rules, calls, states, whole uint64
 	var busy time.Duration
-	for _, r := range All(cs, Honest(), l, now) {
+	for _, r := range rs {
 		fmt.Println(r)
 		steps, rules, calls, states, busy = steps+r.Steps, rules+r.Rules, calls+r.Calls, states+uint64(r.States), busy+r.Took
+		if r.Whole {
+			whole++
+		}
 		if r.Broken != nil {
 			t.Errorf("%s, the shortest way:\n%s", r.Company.Name, strings.Join(r.Path, "\n"))
 		}
-		if r.Depth < shortLook && !r.Whole && *depth == 0 {
+		if r.Depth < leastLook && !r.Whole && *depth == 0 {
 			t.Errorf("%s: only depth %d in %s", r.Company.Name, r.Depth, r.Took)
 		}
 	}
-	fmt.Printf("%d worlds, %d steps, %d questions to rules (%d calls), %s: %.0f steps a second a core, %.0f a second of processor time\n",
-		states, steps, rules, calls, now().Round(time.Millisecond), float64(steps)/busy.Seconds(), float64(steps)/(processorTime()-before).Seconds())
+	fmt.Printf("%d companies, %d of them to the end: %d worlds, %d steps, %d questions to rules (%d calls), %s: %.0f steps a second a core, %.0f a second of processor time\n",
+		len(rs), whole, states, steps, rules, calls, took.Round(time.Millisecond), float64(steps)/busy.Seconds(), float64(steps)/used.Seconds())
 }
 
 // TestTranscript: a broken invariant is told as a story, one line a step.

@@ -185,16 +185,23 @@ func (s *set) grow() {
 	}
 }
 
-// All explores every company, as many at once as there are cores.
-func All(cs []Company, r Rules, l Limits, now func() time.Duration) []Result {
+// AllWithin explores every company, as many at once as there are cores. The time of the
+// limits is that of all together: each gets an even share of what is left when its turn
+// comes, so that what one does not need is for those after it.
+func AllWithin(cs []Company, r Rules, l Limits, now func() time.Duration) []Result {
 	out := make([]Result, len(cs))
 	next := make(chan int)
 	done := make(chan struct{})
 	workers := min(runtime.GOMAXPROCS(0), len(cs))
+	end := now() + l.Time
 	for range workers {
 		go func() {
 			for i := range next {
-				out[i] = Run(cs[i], r, l, now)
+				mine := l
+				if rounds := (len(cs) - i + workers - 1) / workers; l.Time > 0 {
+					mine.Time = max((end-now())/time.Duration(rounds), time.Millisecond)
+				}
+				out[i] = Run(cs[i], r, mine, now)
 			}
 			done <- struct{}{}
 		}()
@@ -217,6 +224,6 @@ func (r Result) String() string {
 	case r.Whole:
 		end = ", all there is"
 	}
-	return fmt.Sprintf("%-22s depth %2d, %8d worlds, %9d steps, %9d questions, %6d calls, %7s: %8.0f steps a second%s",
+	return fmt.Sprintf("%-28s depth %2d, %8d worlds, %9d steps, %9d questions, %6d calls, %7s: %8.0f steps a second%s",
 		r.Company.Name, r.Depth, r.States, r.Steps, r.Rules, r.Calls, r.Took.Round(time.Millisecond), r.StepsPerSecond(), end)
 }
