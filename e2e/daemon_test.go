@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -185,6 +186,22 @@ func pause(ts *testscript.TestScript, _ bool, args []string) {
 
 func resume(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(running(ts, args).cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// metric looks for a line among the metrics of a daemon.
+func metric(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: metric NAME REGEXP")
+	}
+	re, err := regexp.Compile("(?m)^" + args[1] + "$")
+	ts.Check(err)
+	r, err := http.Get("http://" + ts.Getenv(args[0]+"_http") + "/metrics")
+	ts.Check(err)
+	b, err := io.ReadAll(r.Body)
+	ts.Check(errors.Join(err, r.Body.Close()))
+	if re.Match(b) == neg {
+		ts.Fatalf("%s: %v in\n%s", args[1], !neg, b)
+	}
 }
 
 // goneWithin bounds how long a process may live on that is to end by itself.

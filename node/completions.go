@@ -39,6 +39,7 @@ func (n *Node) deliver(ctx context.Context, c completion, keep func([]byte) erro
 			n.log.Error("a completion could not be spooled", "job", c.Authority.Job, "err", err)
 		}
 	}
+	n.backlog.add(c.Authority.Lease, n.clock.Now())
 	for wait := firstBackoff; ; wait = min(2*wait, 5*time.Second) {
 		v, err := n.proposeCompletion(ctx, c)
 		if err == nil {
@@ -73,6 +74,7 @@ func (n *Node) giveUp(ctx context.Context, c completion, why error) bool {
 	n.log.Error("a completion cannot be committed", "job", c.Authority.Job, "err", why)
 	small := job.Result{Outcome: job.OutcomeFailed, Category: job.Internal, Message: "its result could not be committed: " + why.Error()}
 	if c.Result.Category == job.Internal && len(c.Result.Log) == 0 {
+		n.backlog.answered(c.Authority.Lease)
 		n.over(c.Authority.Lease)
 		return true
 	}
@@ -92,6 +94,7 @@ func (n *Node) proposeCompletion(ctx context.Context, c completion) (site.Comple
 // answered acts on one of the four answers: each of them is final for the runner.
 func (n *Node) answered(c completion, v site.Completed) {
 	n.metrics.completions.WithLabelValues(string(v.Verdict)).Inc()
+	n.backlog.answered(c.Authority.Lease)
 	log := n.log.With("job", c.Authority.Job, "epoch", c.Authority.Fence.Epoch, "outcome", c.Result.Outcome)
 	switch v.Verdict {
 	case site.Accepted, site.DuplicateAccepted:
@@ -108,10 +111,16 @@ func (n *Node) answered(c completion, v site.Completed) {
 // this one registers: registering supersedes the session that it was finished under.
 func (n *Node) deliverRecovered(ctx context.Context) {
 	for _, r := range n.recovered {
+		if len(r.Completion) > 0 {
+			n.backlog.add(r.Authority.Lease, n.clock.Now()) // all of them, before the first is tried
+		}
+	}
+	for _, r := range n.recovered {
 		switch {
 		case len(r.Completion) > 0:
 			c, err := decodeCompletion(r.Completion)
 			if err != nil {
+				n.backlog.answered(r.Authority.Lease)
 				n.log.Error("a completion of an earlier process cannot be read", "attempt", r.Authority.Attempt, "err", err)
 			} else if n.log.Info("delivering a completion of an earlier process", "job", c.Authority.Job); !n.deliver(ctx, c, nil) {
 				return

@@ -7,6 +7,7 @@ import (
 
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/agent"
 )
 
 // Health of a node (07§124).
@@ -26,7 +27,8 @@ const (
 // health runs the checks; the worst decides.
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
-		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkCredential(), n.checkClock(), n.checkPeers(), n.checkUplink(),
+		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
+		n.checkCredential(), n.checkPeers(), n.checkUplink(),
 	}}
 	for _, c := range h.Checks {
 		switch {
@@ -131,6 +133,45 @@ func (n *Node) checkQuorum(ctx context.Context) *forgeyardv1.Health_Check {
 	return c
 }
 
+// checkLink looks at the way to the leader. One by way of a member holds, and says that a
+// link of this machine does not.
+func (n *Node) checkLink() *forgeyardv1.Health_Check {
+	c := check("link")
+	l := n.showLink()
+	since := l.SinceAnswer.AsDuration().Round(time.Millisecond)
+	switch l.State {
+	case string(agent.LinkOnline):
+		c.Detail = fmt.Sprintf("%s answered %s ago", l.Member, since)
+		if !l.Direct && l.Member != "" {
+			c.Status, c.Detail = checkWarn, c.Detail+", passing on what the leader is asked"
+			c.Fix = "look at the network between this machine and the leader: forgeyard-node site status names it"
+		}
+	case linkDisabled:
+		c.Status, c.Detail = checkWarn, "the runner is disabled"
+		c.Fix = "forgeyard-node runner enable " + n.enrolment.Name
+	case string(agent.LinkEnded):
+		c.Status, c.Detail, c.Fix = checkFail, "the site wants nothing of this node: "+l.Ended, "look at the log of the node"
+	default:
+		c.Status, c.Detail = checkFail, fmt.Sprintf("%d calls in a row did not reach the leader: %s", l.Failed, l.Why)
+		c.Fix = "it goes on trying; look at the network, and at the voters: forgeyard-node site members"
+	}
+	return c
+}
+
+// backlogLate is how long a result may wait for the site before it is a matter of health.
+const backlogLate = 30 * time.Second
+
+func (n *Node) checkBacklog() *forgeyardv1.Health_Check {
+	c := check("backlog")
+	waiting, oldest := n.backlog.waiting(n.clock.Now())
+	c.Detail = fmt.Sprintf("%d results wait for the site", waiting)
+	if oldest > backlogLate {
+		c.Status, c.Detail = checkWarn, fmt.Sprintf("%s, the oldest for %s", c.Detail, oldest.Round(time.Second))
+		c.Fix = "they are on disk and are tried for ever; bring the voters back: forgeyard-node site members"
+	}
+	return c
+}
+
 func (n *Node) checkCredential() *forgeyardv1.Health_Check {
 	c := check("credential")
 	cred, err := mesh.ParseCredential(n.credential.Load())
@@ -152,6 +193,11 @@ func (n *Node) checkCredential() *forgeyardv1.Health_Check {
 // checkClock compares the wall clock with those of members that this node has met (E10).
 func (n *Node) checkClock() *forgeyardv1.Health_Check {
 	c := check("clock")
+	off, of := n.mesh.ClockOff()
+	c.Detail = fmt.Sprintf("within %s of the median of %d members", off.Abs().Round(time.Millisecond), of)
+	if of == 0 {
+		c.Detail = "no other member has said what its clock reads"
+	}
 	if doubt := n.clockDoubt(); doubt != "" {
 		c.Status, c.Detail, c.Fix = checkWarn, doubt, "set the clock; the node goes on trying, and joins by itself when it is right"
 	}

@@ -75,6 +75,10 @@ func newMetrics(n *Node) *metrics {
 		}
 		return 0
 	}))
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "agent_backlog_results", Help: "Results that ended here and wait for the site's answer."}, func() float64 {
+		waiting, _ := n.backlog.waiting(n.clock.Now())
+		return float64(waiting)
+	}))
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "renewal_age_seconds", Help: "Since the last heartbeat that was answered."}, func() float64 {
 		if n.way == nil {
 			return 0

@@ -96,7 +96,8 @@ type Node struct {
 	state      atomic.Value // string: node state of 07§12
 	leading    atomic.Pointer[leading.Leadership]
 	hint       atomic.Pointer[leaderHint]
-	way        *link  // to the leader
+	way        *link // to the leader
+	backlog    *backlog
 	local      *local // the agent's book and the running attempts
 	kick       chan struct{}
 	fatal      chan error     // why this node must end; capacity 1
@@ -202,7 +203,7 @@ func (n *Node) openData(_ context.Context, c *closers) error {
 	n.credential.Store(n.enrolment.Credential)
 	n.log = n.log.With("runner", n.enrolment.RunnerID, "session", forgeyard.Short(n.session))
 	n.metrics = newMetrics(n)
-	n.local = newLocal()
+	n.local, n.backlog = newLocal(), newBacklog()
 	return nil
 }
 

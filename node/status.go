@@ -68,8 +68,31 @@ func (n *Node) Status(ctx context.Context) *forgeyardv1.NodeStatus {
 	n.mu.Lock()
 	v.Addresses = &forgeyardv1.NodeStatus_Addresses{Mesh: n.mesh.Addrs(), Gossip: n.gossip.Addr(), Http: n.servers.http, Control: n.servers.control}
 	n.mu.Unlock()
+	v.Link = n.showLink()
+	if waiting, oldest := n.backlog.waiting(n.clock.Now()); waiting > 0 {
+		v.Backlog = &forgeyardv1.NodeStatus_Backlog{Results: int64(waiting), Oldest: durationpb.New(oldest)}
+	}
 	for _, x := range n.local.executions() {
 		v.ActiveAttempts = append(v.ActiveAttempts, n.showExecution(x))
+	}
+	return v
+}
+
+// linkDisabled is the state of a link that the log has switched off.
+const linkDisabled = "disabled"
+
+// showLink is how this node reaches the leader.
+func (n *Node) showLink() *forgeyardv1.NodeStatus_Link {
+	s, why := n.way.status()
+	v := &forgeyardv1.NodeStatus_Link{
+		State: string(s.State), Ended: string(s.End), Member: n.peerName(s.Peer), Direct: s.Direct,
+		Failed: int64(s.Fails), Attempts: int64(s.Tries), Returns: int64(s.Returns), Why: why, Clock: n.clockDoubt(),
+	}
+	if s.Answered != 0 {
+		v.SinceAnswer = durationpb.New(n.clock.Now().Sub(s.Answered))
+	}
+	if n.isDisabled() && s.End == agent.NotEnded {
+		v.State = linkDisabled
 	}
 	return v
 }

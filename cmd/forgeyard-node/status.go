@@ -40,6 +40,13 @@ func nodeStatus(p *cli.Page, s *forgeyardv1.NodeStatus) {
 		leader = "nobody"
 	}
 	p.Fact("leader", "%s, quorum %s, log applied to %d", leader, cli.Yes(s.Quorum), s.AppliedIndex)
+	p.Fact("link", "%s", linkText(s.Link))
+	if c := s.GetLink().GetClock(); c != "" {
+		p.Fact("clock", "%s", c)
+	}
+	if b := s.Backlog; b != nil {
+		p.Fact("backlog", "%d results wait for the site, the oldest for %s", b.Results, cli.PDur(b.Oldest))
+	}
 	p.Fact("pressure", "%s", s.Pressure)
 	if len(s.NotTakingWork) == 0 {
 		p.Fact("work", "takes work")
@@ -64,6 +71,22 @@ func nodeStatus(p *cli.Page, s *forgeyardv1.NodeStatus) {
 		}
 	}
 	health(p, s.Health, false)
+}
+
+// linkText says how the node reaches the leader.
+func linkText(l *forgeyardv1.NodeStatus_Link) string {
+	s := l.GetState()
+	if m := l.GetMember(); m != "" {
+		how := "by way of"
+		if l.Direct {
+			how = "directly to"
+		}
+		s += fmt.Sprintf(", %s %s, answered %s ago", how, m, cli.PDur(l.SinceAnswer))
+	}
+	if l.GetFailed() > 0 {
+		s += fmt.Sprintf(", %d calls in a row failed: %s", l.Failed, l.Why)
+	}
+	return s
 }
 
 func pid(n int64) string {

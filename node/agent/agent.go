@@ -122,6 +122,7 @@ type entry struct {
 	sent      forgeyard.Instant // our send of the last request that was granted; zero: none yet
 	left      time.Duration     // from sent; negative: no bound
 	stale     bool              // we were told so: over, for good
+	told      bool              // a renewal was answered with Cancel
 	cancelled bool
 	stopped   bool
 	handing   bool
@@ -204,6 +205,7 @@ func (b *Book) Renewed(id forgeyard.LeaseID, sent forgeyard.Instant, answer leas
 	case lease.Stale:
 		e.stale = true // for good, whatever answer comes after it
 	case lease.Cancel, lease.Continue:
+		e.told = e.told || answer == lease.Cancel
 		if e.stage != ended && !e.stale && sent >= e.sent {
 			e.sent, e.left = sent, left
 		}
@@ -383,10 +385,10 @@ func (s *stepper) look(j site.Job) {
 		s.book.leases[id] = &entry{authority: j.Lease.Authority, policy: j.Lease.Policy, terms: j.Lease.Terms, stage: held, left: -1, spec: j.Spec.Resources}
 		return
 	case e.stage == held && j.Lease.State == lease.Accepted && s.book.Deadline(id) > s.now:
-		if j.CancelAt != 0 { // a cancel while unstarted is applied before the start (K10)
+		if j.CancelAt != 0 || e.told { // a cancel while unstarted is applied before the start (K10)
 			if !e.cancelled {
 				e.cancelled = true
-				s.do(Cancel{Lease: id, Force: j.Force, Why: "cancelled by " + j.CancelBy})
+				s.do(Cancel{Lease: id, Force: j.Force, Why: whyCancelled(j)})
 			}
 			return
 		}
@@ -397,13 +399,22 @@ func (s *stepper) look(j site.Job) {
 	if e.stage != running {
 		return
 	}
-	if j.CancelAt != 0 && !e.cancelled {
+	if (j.CancelAt != 0 || e.told) && !e.cancelled {
 		e.cancelled = true
-		s.do(Cancel{Lease: id, Force: j.Force, Why: "cancelled by " + j.CancelBy})
+		s.do(Cancel{Lease: id, Force: j.Force, Why: whyCancelled(j)})
 	} else if j.StopKind != "" && !e.stopped {
 		e.stopped = true
 		s.do(Stop{Lease: id, Kind: j.StopKind, Why: j.StopReason})
 	}
+}
+
+// whyCancelled is for the result. Where our own copy of the log has not seen who asked for
+// it, the answer to a renewal has.
+func whyCancelled(j site.Job) string {
+	if j.CancelAt == 0 {
+		return "cancelled, as the leader answered"
+	}
+	return "cancelled by " + j.CancelBy
 }
 
 // answer validates an offer (07§30): defence in depth, whatever the placement

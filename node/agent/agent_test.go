@@ -272,6 +272,39 @@ func TestCancel(t *testing.T) {
 	r.want("")
 }
 
+// RA-313 to RA-317: after a lost link the same session is answered lease by lease, though
+// its own copy of the log has seen nothing of what happened meanwhile: what is to go on goes
+// on under a new deadline, what was cancelled is cancelled and reported, what is stale is
+// killed, and nothing of it is started again.
+func TestResync(t *testing.T) {
+	r := newRig(t)
+	small := func(s *job.Spec) { s.Resources.MilliCPU = 100 }
+	r.in.Caps.MaxJobs = 3
+	goOn, cancelled, stale := r.running(r.submit(small)), r.running(r.submit(small)), r.running(r.submit(small))
+	r.after(10 * time.Second)
+	if got := r.book.ToRenew(); len(got) != 3 {
+		t.Fatalf("it speaks of %d leases", len(got))
+	}
+	sent := r.now
+	r.after(time.Second)
+	r.book.Renewed(goOn.Lease, sent, lease.Continue, -1)
+	r.book.Renewed(cancelled.Lease, sent, lease.Cancel, -1)
+	r.book.Renewed(stale.Lease, sent, lease.Stale, -1)
+	r.want("kill: its lease is over: nothing was heard in time, cancel")
+	r.want("")
+	if d := r.book.Deadline(goOn.Lease); d != sent.Add(15*time.Second) {
+		t.Fatalf("what goes on ends %s after the send", d.Sub(sent))
+	}
+	if got := r.book.ToRenew(); len(got) != 2 {
+		t.Fatalf("it speaks of %d leases", len(got))
+	}
+	r.book.Over(cancelled.Lease)
+	r.after(13 * time.Second)
+	r.want("")
+	r.after(time.Second)
+	r.want("kill: its lease is over: nothing was heard in time")
+}
+
 // E29: a drain asks for what runs to be given back; it is asked once.
 func TestStop(t *testing.T) {
 	r := newRig(t)

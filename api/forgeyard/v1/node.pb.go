@@ -86,6 +86,8 @@ type NodeStatus struct {
 	Started        *timestamppb.Timestamp      `protobuf:"bytes,20,opt,name=started,proto3" json:"started,omitempty"`
 	DataDir        string                      `protobuf:"bytes,21,opt,name=data_dir,json=dataDir,proto3" json:"data_dir,omitempty"`
 	Pid            int64                       `protobuf:"varint,22,opt,name=pid,proto3" json:"pid,omitempty"`
+	Link           *NodeStatus_Link            `protobuf:"bytes,23,opt,name=link,proto3" json:"link,omitempty"`
+	Backlog        *NodeStatus_Backlog         `protobuf:"bytes,24,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -272,6 +274,20 @@ func (x *NodeStatus) GetPid() int64 {
 		return x.Pid
 	}
 	return 0
+}
+
+func (x *NodeStatus) GetLink() *NodeStatus_Link {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetBacklog() *NodeStatus_Backlog {
+	if x != nil {
+		return x.Backlog
+	}
+	return nil
 }
 
 type Health struct {
@@ -3847,6 +3863,176 @@ func (x *UplinkDrillRequest) GetCut() bool {
 	return false
 }
 
+// Link is the way to the leader.
+type NodeStatus_Link struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`                                // connecting | online | reconnecting | disabled | ended
+	Ended         string                 `protobuf:"bytes,2,opt,name=ended,proto3" json:"ended,omitempty"`                                // revoked | incompatible; empty: it has not ended
+	Member        string                 `protobuf:"bytes,3,opt,name=member,proto3" json:"member,omitempty"`                              // who answers, or answered last
+	Direct        bool                   `protobuf:"varint,4,opt,name=direct,proto3" json:"direct,omitempty"`                             // the member leads
+	SinceAnswer   *durationpb.Duration   `protobuf:"bytes,5,opt,name=since_answer,json=sinceAnswer,proto3" json:"since_answer,omitempty"` // absent: none yet
+	Failed        int64                  `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`                             // calls in a row that did not reach the leader
+	Attempts      int64                  `protobuf:"varint,7,opt,name=attempts,proto3" json:"attempts,omitempty"`                         // such calls in all
+	Returns       int64                  `protobuf:"varint,8,opt,name=returns,proto3" json:"returns,omitempty"`                           // to the site after silence
+	Why           string                 `protobuf:"bytes,9,opt,name=why,proto3" json:"why,omitempty"`                                    // the last error; empty after an answer
+	Clock         string                 `protobuf:"bytes,10,opt,name=clock,proto3" json:"clock,omitempty"`                               // by how much the wall clock is off; empty while it agrees
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeStatus_Link) Reset() {
+	*x = NodeStatus_Link{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeStatus_Link) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeStatus_Link) ProtoMessage() {}
+
+func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeStatus_Link.ProtoReflect.Descriptor instead.
+func (*NodeStatus_Link) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 0}
+}
+
+func (x *NodeStatus_Link) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *NodeStatus_Link) GetEnded() string {
+	if x != nil {
+		return x.Ended
+	}
+	return ""
+}
+
+func (x *NodeStatus_Link) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *NodeStatus_Link) GetDirect() bool {
+	if x != nil {
+		return x.Direct
+	}
+	return false
+}
+
+func (x *NodeStatus_Link) GetSinceAnswer() *durationpb.Duration {
+	if x != nil {
+		return x.SinceAnswer
+	}
+	return nil
+}
+
+func (x *NodeStatus_Link) GetFailed() int64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *NodeStatus_Link) GetAttempts() int64 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *NodeStatus_Link) GetReturns() int64 {
+	if x != nil {
+		return x.Returns
+	}
+	return 0
+}
+
+func (x *NodeStatus_Link) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *NodeStatus_Link) GetClock() string {
+	if x != nil {
+		return x.Clock
+	}
+	return ""
+}
+
+// Backlog is what has ended here and was not answered by the site yet.
+type NodeStatus_Backlog struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Results       int64                  `protobuf:"varint,1,opt,name=results,proto3" json:"results,omitempty"`
+	Oldest        *durationpb.Duration   `protobuf:"bytes,2,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeStatus_Backlog) Reset() {
+	*x = NodeStatus_Backlog{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeStatus_Backlog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeStatus_Backlog) ProtoMessage() {}
+
+func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeStatus_Backlog.ProtoReflect.Descriptor instead.
+func (*NodeStatus_Backlog) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 1}
+}
+
+func (x *NodeStatus_Backlog) GetResults() int64 {
+	if x != nil {
+		return x.Results
+	}
+	return 0
+}
+
+func (x *NodeStatus_Backlog) GetOldest() *durationpb.Duration {
+	if x != nil {
+		return x.Oldest
+	}
+	return nil
+}
+
 type NodeStatus_ActiveAttempt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -3862,7 +4048,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3874,7 +4060,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3887,7 +4073,7 @@ func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_ActiveAttempt.ProtoReflect.Descriptor instead.
 func (*NodeStatus_ActiveAttempt) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 2}
 }
 
 func (x *NodeStatus_ActiveAttempt) GetJobId() string {
@@ -3952,7 +4138,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3964,7 +4150,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3977,7 +4163,7 @@ func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_CasUsage.ProtoReflect.Descriptor instead.
 func (*NodeStatus_CasUsage) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 1}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 3}
 }
 
 func (x *NodeStatus_CasUsage) GetBytes() int64 {
@@ -4027,7 +4213,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4039,7 +4225,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4052,7 +4238,7 @@ func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Addresses.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Addresses) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 2}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 4}
 }
 
 func (x *NodeStatus_Addresses) GetMesh() []string {
@@ -4095,7 +4281,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4107,7 +4293,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4162,7 +4348,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4174,7 +4360,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4221,7 +4407,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4233,7 +4419,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4276,7 +4462,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4288,7 +4474,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4351,7 +4537,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4363,7 +4549,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4412,7 +4598,7 @@ var File_forgeyard_v1_node_proto protoreflect.FileDescriptor
 const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"\x17forgeyard/v1/node.proto\x12\fforgeyard.v1\x1a\x18forgeyard/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x13\n" +
-	"\x11NodeStatusRequest\"\xfa\t\n" +
+	"\x11NodeStatusRequest\"\xda\r\n" +
 	"\n" +
 	"NodeStatus\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x1d\n" +
@@ -4439,7 +4625,24 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\fcapabilities\x18\x13 \x01(\v2\x1a.forgeyard.v1.CapabilitiesR\fcapabilities\x124\n" +
 	"\astarted\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x19\n" +
 	"\bdata_dir\x18\x15 \x01(\tR\adataDir\x12\x10\n" +
-	"\x03pid\x18\x16 \x01(\x03R\x03pid\x1a\xda\x01\n" +
+	"\x03pid\x18\x16 \x01(\x03R\x03pid\x121\n" +
+	"\x04link\x18\x17 \x01(\v2\x1d.forgeyard.v1.NodeStatus.LinkR\x04link\x12:\n" +
+	"\abacklog\x18\x18 \x01(\v2 .forgeyard.v1.NodeStatus.BacklogR\abacklog\x1a\x96\x02\n" +
+	"\x04Link\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x14\n" +
+	"\x05ended\x18\x02 \x01(\tR\x05ended\x12\x16\n" +
+	"\x06member\x18\x03 \x01(\tR\x06member\x12\x16\n" +
+	"\x06direct\x18\x04 \x01(\bR\x06direct\x12<\n" +
+	"\fsince_answer\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vsinceAnswer\x12\x16\n" +
+	"\x06failed\x18\x06 \x01(\x03R\x06failed\x12\x1a\n" +
+	"\battempts\x18\a \x01(\x03R\battempts\x12\x18\n" +
+	"\areturns\x18\b \x01(\x03R\areturns\x12\x10\n" +
+	"\x03why\x18\t \x01(\tR\x03why\x12\x14\n" +
+	"\x05clock\x18\n" +
+	" \x01(\tR\x05clock\x1aV\n" +
+	"\aBacklog\x12\x18\n" +
+	"\aresults\x18\x01 \x01(\x03R\aresults\x121\n" +
+	"\x06oldest\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06oldest\x1a\xda\x01\n" +
 	"\rActiveAttempt\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1d\n" +
 	"\n" +
@@ -4770,7 +4973,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
 	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
@@ -4841,146 +5044,152 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*UplinkConnectRequest)(nil),     // 66: forgeyard.v1.UplinkConnectRequest
 	(*UplinkDisconnectRequest)(nil),  // 67: forgeyard.v1.UplinkDisconnectRequest
 	(*UplinkDrillRequest)(nil),       // 68: forgeyard.v1.UplinkDrillRequest
-	(*NodeStatus_ActiveAttempt)(nil), // 69: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 70: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 71: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 72: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 73: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 74: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 75: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 76: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 77: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 78: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 79: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 80: google.protobuf.Duration
-	(*Member)(nil),                   // 81: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 82: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 83: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 84: forgeyard.v1.Job
-	(*Run)(nil),                      // 85: forgeyard.v1.Run
-	(*Device)(nil),                   // 86: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 87: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 88: forgeyard.v1.RunEvent
+	(*NodeStatus_Link)(nil),          // 69: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 70: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 71: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 72: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 73: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 74: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 75: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 76: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 77: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 78: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 79: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*Capabilities)(nil),             // 80: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 81: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 82: google.protobuf.Duration
+	(*Member)(nil),                   // 83: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 84: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 85: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 86: forgeyard.v1.Job
+	(*Run)(nil),                      // 87: forgeyard.v1.Run
+	(*Device)(nil),                   // 88: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 89: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 90: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	69, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	70, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	71, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	72, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	2,  // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	71, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	78, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	79, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	72, // 6: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	80, // 7: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
-	2,  // 8: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
-	9,  // 9: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	73, // 10: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	74, // 11: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	81, // 12: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	82, // 13: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	83, // 14: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	75, // 15: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	76, // 16: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	79, // 17: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	81, // 18: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	79, // 19: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	80, // 20: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	79, // 21: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	17, // 22: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
-	9,  // 23: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	81, // 24: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	84, // 25: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	85, // 26: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	79, // 27: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	46, // 28: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	79, // 29: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	80, // 30: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	86, // 31: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	77, // 32: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	80, // 33: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	82, // 34: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	83, // 35: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	79, // 36: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	79, // 37: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	80, // 38: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	0,  // 39: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	3,  // 40: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	5,  // 41: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	7,  // 42: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	10, // 43: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	12, // 44: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	14, // 45: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	16, // 46: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	18, // 47: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	20, // 48: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	22, // 49: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	24, // 50: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	26, // 51: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	28, // 52: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	30, // 53: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	32, // 54: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	33, // 55: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	34, // 56: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	36, // 57: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	38, // 58: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	39, // 59: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	40, // 60: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	42, // 61: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	44, // 62: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	47, // 63: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	49, // 64: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	51, // 65: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	53, // 66: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	55, // 67: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	57, // 68: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	59, // 69: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	61, // 70: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	63, // 71: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	64, // 72: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	66, // 73: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	67, // 74: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	68, // 75: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,  // 76: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,  // 77: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,  // 78: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,  // 79: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	11, // 80: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	13, // 81: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	15, // 82: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	17, // 83: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	19, // 84: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	21, // 85: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	23, // 86: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	25, // 87: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	27, // 88: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	29, // 89: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	31, // 90: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	84, // 91: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	87, // 92: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	35, // 93: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	37, // 94: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	85, // 95: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	88, // 96: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	41, // 97: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	43, // 98: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	45, // 99: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	48, // 100: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	50, // 101: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	52, // 102: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	54, // 103: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	56, // 104: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	58, // 105: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	60, // 106: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	62, // 107: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	63, // 108: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	65, // 109: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	65, // 110: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	65, // 111: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	65, // 112: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	76, // [76:113] is the sub-list for method output_type
-	39, // [39:76] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	73, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	80, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	81, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	69, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	70, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	74, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	82, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	2,  // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
+	9,  // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
+	75, // 12: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	76, // 13: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	83, // 14: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	84, // 15: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	85, // 16: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	77, // 17: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	78, // 18: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	81, // 19: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	83, // 20: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	81, // 21: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	82, // 22: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	81, // 23: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	17, // 24: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
+	9,  // 25: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
+	83, // 26: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	86, // 27: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	87, // 28: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	81, // 29: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	46, // 30: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	81, // 31: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	82, // 32: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	88, // 33: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	79, // 34: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	82, // 35: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	84, // 36: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	85, // 37: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	81, // 38: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	81, // 39: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	82, // 40: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	82, // 41: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	82, // 42: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	0,  // 43: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	3,  // 44: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	5,  // 45: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	7,  // 46: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	10, // 47: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	12, // 48: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	14, // 49: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	16, // 50: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	18, // 51: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	20, // 52: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	22, // 53: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	24, // 54: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	26, // 55: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	28, // 56: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	30, // 57: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	32, // 58: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	33, // 59: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	34, // 60: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	36, // 61: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	38, // 62: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	39, // 63: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	40, // 64: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	42, // 65: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	44, // 66: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	47, // 67: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	49, // 68: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	51, // 69: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	53, // 70: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	55, // 71: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	57, // 72: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	59, // 73: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	61, // 74: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	63, // 75: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	64, // 76: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	66, // 77: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	67, // 78: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	68, // 79: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	1,  // 80: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	4,  // 81: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	6,  // 82: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	8,  // 83: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	11, // 84: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	13, // 85: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	15, // 86: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	17, // 87: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	19, // 88: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	21, // 89: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	23, // 90: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	25, // 91: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	27, // 92: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	29, // 93: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	31, // 94: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	86, // 95: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	89, // 96: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	35, // 97: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	37, // 98: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	87, // 99: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	90, // 100: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	41, // 101: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	43, // 102: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	45, // 103: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	48, // 104: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	50, // 105: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	52, // 106: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	54, // 107: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	56, // 108: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	58, // 109: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	60, // 110: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	62, // 111: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	63, // 112: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	65, // 113: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	65, // 114: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	65, // 115: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	65, // 116: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	80, // [80:117] is the sub-list for method output_type
+	43, // [43:80] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -4995,7 +5204,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   78,
+			NumMessages:   80,
 			NumExtensions: 0,
 			NumServices:   7,
 		},

@@ -48,6 +48,7 @@ func (h *Hierarchy) Create(id string, l executor.Limits) (*Group, error) {
 			return nil, errors.Join(forgeyard.E("cgroup create", forgeyard.Unavailable, err), g.Remove())
 		}
 	}
+	h.giveWay()
 	if ps, err := g.Procs(); err != nil || len(ps) > 0 {
 		return nil, forgeyard.Errorf("cgroup create", forgeyard.Conflict, "group %s already holds %d processes (%v)", id, len(ps), err)
 	}
@@ -55,6 +56,18 @@ func (h *Hierarchy) Create(id string, l executor.Limits) (*Group, error) {
 		return nil, errors.Join(forgeyard.E("cgroup limit", forgeyard.Unavailable, err), g.Remove())
 	}
 	return g, nil
+}
+
+// giveWay weighs all workloads together at a quarter of what one other process has, so
+// that the daemon's renewals are sent in time however many processes they have. It bounds
+// nothing while the processors are free. A parent that does not take it is used as it is.
+func (h *Hierarchy) giveWay() {
+	if parent, ok := h.v1["cpu"]; ok {
+		_ = os.WriteFile(filepath.Join(parent, "cpu.shares"), []byte("256"), 0o644)
+	}
+	if slices.Contains(h.v2Ctl, "cpu") {
+		_ = os.WriteFile(filepath.Join(h.v2, "cpu.weight"), []byte("25"), 0o644)
+	}
 }
 
 // Dirs lists where the group of an id is, whether it exists or not.

@@ -23,6 +23,9 @@ import (
 // longer must not delay a cancel.
 const drainGrace = 2 * time.Second
 
+// workloadNice is the priority of workloads, below that of the daemon.
+const workloadNice = 10
+
 // Spec says what to start and how.
 type Spec struct {
 	ID      string
@@ -238,6 +241,11 @@ func setupThread(s Spec) error {
 		return fail("own umask", err)
 	}
 	unix.Umask(0o022)
+	// Where no control group weighs them, the daemon's renewals come before a workload that
+	// takes all processors. The thread ends with its program.
+	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), workloadNice); err != nil {
+		return fail("own priority", err)
+	}
 	if s.Prepare != nil {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fail("own mounts", err)
