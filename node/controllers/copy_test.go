@@ -1,0 +1,41 @@
+package controllers
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/lease"
+)
+
+// A copy has all of the memory and shares nothing with it; its text names every field. A
+// field that is new here is one that Clone and Text must learn.
+func TestCopyIsWhole(t *testing.T) {
+	full := func() *Memory {
+		m := NewMemory(forgeyard.Instant(time.Hour))
+		m.Hello("r", Sign{Session: "s", At: 2})
+		m.leases["l"] = holder{heard: 3, state: lease.Accepted}
+		m.avoided[avoidKey{"j", "r", 4}] = 5
+		m.devices["d"] = 6
+		return m
+	}
+	changes := []func(*Memory){
+		func(m *Memory) { m.Elected++ }, func(m *Memory) { m.mark("l", true) }, func(m *Memory) { m.Hello("r", Sign{Session: "t", At: 2}) },
+		func(m *Memory) { m.avoided[avoidKey{"j", "r", 4}]++ }, func(m *Memory) { delete(m.devices, "d") },
+	}
+	if n := reflect.TypeFor[Memory]().NumField(); n != len(changes) {
+		t.Fatalf("a memory has %d fields, %d are tried here", n, len(changes))
+	}
+	for i, change := range changes {
+		m := full()
+		c := m.Clone()
+		if !reflect.DeepEqual(c, m) || c.Text() != m.Text() {
+			t.Fatalf("%+v is no copy of %+v", c, m)
+		}
+		change(c)
+		if !reflect.DeepEqual(m, full()) || c.Text() == m.Text() {
+			t.Errorf("change %d of a copy: the memory is %+v, the texts are %q and %q", i, m, m.Text(), c.Text())
+		}
+	}
+}
