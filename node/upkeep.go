@@ -200,6 +200,9 @@ func (n *Node) renewCredential(ctx context.Context) {
 		return
 	}
 	raw, err := n.freshCredential(ctx)
+	if err == nil {
+		err = lastsLonger(raw, cred.NotAfter)
+	}
 	if err != nil {
 		n.log.Warn("the credential could not be renewed", "until", cred.NotAfter, "err", err)
 		return
@@ -213,6 +216,21 @@ func (n *Node) renewCredential(ctx context.Context) {
 	n.credential.Store(raw)
 	n.mesh.SetCredential(raw)
 	n.log.Info("credential renewed")
+}
+
+// lastsLonger refuses a credential that would be over no later than the one that it
+// replaces: whoever signed it has a clock that is far behind, and the node would shut
+// itself out with it (E10).
+func lastsLonger(raw []byte, than time.Time) error {
+	c, err := mesh.ParseCredential(raw)
+	if err != nil {
+		return err
+	}
+	if !c.NotAfter.After(than) {
+		return forgeyard.Errorf("credential", forgeyard.Stale, "the new one is good until %s, no longer than this one", c.NotAfter.Format(time.RFC3339)).
+			WithHint("the clock of the member that signed it is behind: set it")
+	}
+	return nil
 }
 
 func (n *Node) freshCredential(ctx context.Context) ([]byte, error) {

@@ -20,9 +20,9 @@ import (
 
 const (
 	clients    = 4
-	patience   = 5 * time.Second  // of a client with one call
-	maxOpen    = 10               // jobs that are open before no new ones are submitted
-	deskTTL    = 12 * time.Second // of a person's lease: some are never given back
+	patience   = 5 * time.Second // of a client with one call
+	maxOpen    = 10              // jobs that are open before no new ones are submitted
+	deskTTL    = 8 * time.Second // of a person's lease: some are never given back
 	idempotent = "k"
 )
 
@@ -254,7 +254,11 @@ func (x *client) desk(ctx context.Context) {
 
 // touch acts on a leased console for some seconds, or for as long as it is let.
 func (x *client) touch(ctx context.Context, lease string) {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(1+x.r.IntN(16))*time.Second)
+	long := time.Duration(300+x.r.IntN(2500)) * time.Millisecond
+	if x.r.IntN(4) == 0 {
+		long = 2 * deskTTL // beyond the end of the lease
+	}
+	ctx, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
 	s := x.node().API.Device.Console(ctx)
 	defer func() { _ = s.CloseRequest() }() // the context ends it in any case
