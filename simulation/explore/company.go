@@ -34,6 +34,8 @@ type Company struct {
 	Crashes int // processes that begin anew
 	Elects  int // changes of the leader
 	Cancels int
+	Drains  int // runners that are told to drain, and to give back what they hold
+	Bans    int // runners that are disabled
 	Cuts    int // of the uplink, each healed or not
 	Raises  int // the daemon gives the job anew
 }
@@ -74,6 +76,8 @@ var allTroubles = []trouble{
 	{"crash", func(c *Company) { c.Crashes = 1 }},
 	{"election", func(c *Company) { c.Elects = 1 }},
 	{"cancel", func(c *Company) { c.Cancels = 1 }},
+	{"drain", func(c *Company) { c.Drains = 1 }},
+	{"ban", func(c *Company) { c.Bans = 1 }},
 }
 
 // with is the company with each choice of n of the troubles.
@@ -101,14 +105,14 @@ func Companies() []Company {
 		{Name: "silence", Connectivity: continuous, Protected: true, FastLeader: true, Ticks: 6, Beats: 4, Losses: 2, Copies: 1, Crashes: 1, Elects: 1, Cancels: 1},
 		{Name: "grace", Connectivity: grace, Protected: true, FastLeader: true, Ticks: 6, Beats: 3, Losses: 1, Crashes: 1, Elects: 1},
 		{Name: "offline", Connectivity: offline, Protected: true, FastLeader: true, Ticks: 7, Beats: 3, Losses: 1, Copies: 1, Elects: 1},
-		{Name: "fence", Connectivity: offline, FastLeader: true, Ticks: 5, Beats: 3, Losses: 1, Copies: 1, Crashes: 1, Cancels: 1},
+		{Name: "fence", Connectivity: offline, FastLeader: true, Ticks: 5, Beats: 3, Losses: 1, Copies: 1, Crashes: 1, Cancels: 1, Drains: 1},
 		{Name: "device", Connectivity: offline, Device: true, FastLeader: true, Ticks: 5, Beats: 3, Losses: 1, Copies: 1, Crashes: 1, Elects: 1},
 		{Name: "checkpoint", Connectivity: continuous, Saves: 2, Submits: true, FastLeader: true, Ticks: 4, Beats: 2, Losses: 1, Copies: 1, Crashes: 1, Cancels: 1},
 		{Name: "checkpoint on a device", Connectivity: continuous, Saves: 1, Device: true, Protected: true, FastLeader: true, Ticks: 4, Beats: 2, Losses: 1, Copies: 1, Crashes: 1},
 		{Name: "uplink", Connectivity: offline, Protected: true, Delegated: true, Ticks: 5, Beats: 3, Syncs: 2, Figures: 2, Losses: 1, Copies: 1, Elects: 2, Cuts: 1},
 		{Name: "given anew", Connectivity: continuous, Protected: true, Delegated: true, FastLeader: true, Ticks: 4, Beats: 3, Syncs: 2, Losses: 1, Copies: 1, Crashes: 1, Cancels: 1, Raises: 1},
 		{Name: "all", Connectivity: grace, Protected: true, Device: true, Saves: 1, Delegated: true, FastLeader: true,
-			Ticks: 6, Beats: 4, Syncs: 2, Figures: 1, Losses: 2, Copies: 1, Crashes: 1, Elects: 1, Cancels: 1, Cuts: 1, Raises: 1},
+			Ticks: 6, Beats: 4, Syncs: 2, Figures: 1, Losses: 2, Copies: 1, Crashes: 1, Elects: 1, Cancels: 1, Drains: 1, Cuts: 1, Raises: 1},
 	}
 }
 

@@ -33,6 +33,8 @@ const (
 	doSync
 	doFigure // the leader commits its figure of silence
 	doRaise
+	doDrain // a person drains a runner
+	doBan   // or disables it
 	doTick
 )
 
@@ -127,8 +129,14 @@ func (x *explorer) onNode(w *world, n uint32, out []action) []action {
 	if (nd.spool != 0 || !nd.registered) && !x.waiting(w, uint8(n), proposal, reply) {
 		out = append(out, act(doAgain, n))
 	}
-	if int(w.crashed) < x.c.Crashes {
-		out = append(out, act(doCrash, n))
+	for _, t := range [...]struct {
+		kind uint32
+		used uint8
+		most int
+	}{{doCrash, w.crashed, x.c.Crashes}, {doDrain, w.drained, x.c.Drains}, {doBan, w.disabled, x.c.Bans}} {
+		if int(t.used) < t.most {
+			out = append(out, act(t.kind, n))
+		}
 	}
 	return out
 }
@@ -195,9 +203,19 @@ func (x *explorer) others(a action) {
 		x.elect()
 	case doCancel:
 		w.called++
-		says := x.body(saysCancel, uint64(w.site), func() site.Body { return site.Cancel{Job: x.sites.rows[w.site].job.ID} })
-		x.apply(&message{kind: proposal, node: theClient, says: says}, false)
-		x.lead()
+		x.tell(x.body(saysCancel, uint64(w.site), func() site.Body { return site.Cancel{Job: x.sites.rows[w.site].job.ID} }))
+	case doDrain:
+		w.drained++
+		x.tell(x.body(saysDrain, uint64(a.arg()), func() site.Body {
+			yes := true
+			return site.MemberSet{Runner: x.runner[a.arg()], Draining: &yes, Cancel: true}
+		}))
+	case doBan:
+		w.disabled++
+		x.tell(x.body(saysBan, uint64(a.arg()), func() site.Body {
+			yes := true
+			return site.MemberSet{Runner: x.runner[a.arg()], Disabled: &yes}
+		}))
 	case doCut:
 		if w.cut = !w.cut; w.cut {
 			w.cuts++
@@ -215,6 +233,12 @@ func (x *explorer) others(a action) {
 	case doTick:
 		x.tick()
 	}
+}
+
+// tell brings a person's command into the log at once.
+func (x *explorer) tell(body uint32) {
+	x.apply(&message{kind: proposal, node: theClient, says: body}, false)
+	x.lead()
 }
 
 // tick lets time pass: who was killed is dead now, and no timer of a node waits longer.

@@ -84,6 +84,8 @@ const (
 	saysSaved
 	saysRegister
 	saysCancel
+	saysDrain
+	saysBan
 )
 
 // body is the number of a command that follows from the number of something else.

@@ -58,6 +58,10 @@ func (x *explorer) describe(w *world, a action) string {
 		return nodeName(n) + " repeats what was not answered"
 	case doCrash:
 		return nodeName(n) + " crashes and begins a new session"
+	case doDrain:
+		return nodeName(n) + " is told to drain"
+	case doBan:
+		return nodeName(n) + " is disabled"
 	case doTick:
 		return fmt.Sprintf("time passes to %s", at(w.tick+1))
 	}
