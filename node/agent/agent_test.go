@@ -133,7 +133,7 @@ func (r *rig) running(id forgeyard.JobID) forgeyard.Authority {
 	return a
 }
 
-// E08: one lease starts one execution, however often it is seen (RA-258).
+// E08: one lease starts one execution, however often it is seen (RA-164, RA-442, RA-504).
 func TestOneStart(t *testing.T) {
 	r := newRig(t)
 	r.want("")
@@ -150,7 +150,7 @@ func TestOneStart(t *testing.T) {
 
 // E06: a restarted agent revives nothing. A new process begins with an empty book and
 // another session; and in the same session, a lease that the log calls accepted and that
-// the book does not know starts only once a renewal has given it a deadline.
+// the book does not know starts only once a renewal has given it a deadline (RA-005, RA-071).
 func TestNothingStartsWithoutADeadline(t *testing.T) {
 	r := newRig(t)
 	a := r.offer(r.submit(nil))
@@ -171,7 +171,7 @@ func TestNothingStartsWithoutADeadline(t *testing.T) {
 }
 
 // The holder counts from its own send, and stops at its deadline whatever it hears or
-// does not hear; one that slept knows it when it wakes (RA-115 to 117).
+// does not hear; one that slept knows it when it wakes (RA-310, RA-311, RA-566).
 func TestDeadline(t *testing.T) {
 	r := newRig(t)
 	a := r.running(r.submit(nil))
@@ -272,7 +272,7 @@ func TestCancel(t *testing.T) {
 	r.want("")
 }
 
-// RA-313 to RA-317: after a lost link the same session is answered lease by lease, though
+// RA-304, RA-314, RA-315, RA-316, RA-317, RA-446: after a lost link the same session is answered lease by lease, though
 // its own copy of the log has seen nothing of what happened meanwhile: what is to go on goes
 // on under a new deadline, what was cancelled is cancelled and reported, what is stale is
 // killed, and nothing of it is started again.
@@ -315,7 +315,8 @@ func TestStop(t *testing.T) {
 	r.want("")
 }
 
-// Whatever placement thought, the runner looks again (RA-226), before any work (RA-034).
+// Whatever placement thought, the runner looks again (07§226), before any work (07§34), and
+// says why it refuses (RA-014, RA-142, RA-501).
 func TestReject(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*job.Spec)
