@@ -20,8 +20,8 @@ var (
 	rewrite = flag.Bool("rewrite", false, "write testdata anew")
 )
 
-// mostStates bounds the memory of one company: about 200 bytes a world.
-const mostStates = 5_000_000
+// mostStates bounds the memory of one company: about 300 bytes a world while it waits.
+const mostStates = 3_000_000
 
 // shortLook is the depth to which every `go test` looks; a net that saw less than leastLook
 // saw nothing, however busy the machine was.
