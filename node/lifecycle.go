@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -20,12 +19,6 @@ import (
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
 )
-
-// olderThan reports whether an id was born that long ago; what is no id is not old.
-func olderThan(id string, now time.Time, d time.Duration) bool {
-	u, err := ulid.ParseStrict(id)
-	return err == nil && now.Sub(ulid.Time(u.Time())) > d
-}
 
 // openRunner makes the executors and the runner, and ends what an earlier process of
 // this node left running, before anything else of this one starts (07§249).

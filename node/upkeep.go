@@ -11,7 +11,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/mesh"
-	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/uplink"
 )
 
@@ -128,7 +128,7 @@ func (n *Node) dropPins(ctx context.Context) {
 	}
 	st := n.replica.State()
 	for _, p := range pins {
-		if !n.needless(st, p.Owner) {
+		if !agent.Needless(st, p.Owner, n.here, n.clock.Wall()) {
 			continue
 		}
 		if err := n.store.Unpin(ctx, p.Owner); err != nil {
@@ -167,29 +167,9 @@ func (n *Node) upToDate(ctx context.Context) bool {
 	return err == nil && n.group.WaitApplied(ctx, r.Msg.Index) == nil
 }
 
-// needless reports whether nothing needs a pin any more. An owner that is not ours to
-// judge is left alone.
-func (n *Node) needless(st *site.State, owner string) bool {
-	kind, rest, _ := strings.Cut(owner, "/")
-	switch kind {
-	case "job":
-		id, what, _ := strings.Cut(rest, "/")
-		j, ok := st.Jobs.Get(forgeyard.JobID(id))
-		if !ok {
-			return olderThan(id, n.clock.Wall(), time.Hour) // a job that is being submitted is not known yet
-		}
-		return j.Status.Terminal() && what != "outputs"
-	case "attempt":
-		for _, x := range n.local.executions() {
-			if string(x.authority.Attempt) == rest {
-				return false
-			}
-		}
-		return olderThan(rest, n.clock.Wall(), time.Minute)
-	case "grant":
-		return !st.HasOpenGrant(forgeyard.GrantID(rest)) && olderThan(rest, n.clock.Wall(), time.Hour)
-	}
-	return false
+// here says that an attempt is at work on this node.
+func (n *Node) here(id forgeyard.AttemptID) bool {
+	return slices.ContainsFunc(n.local.executions(), func(x *execution) bool { return x.authority.Attempt == id })
 }
 
 // renewCredential asks a voter for a credential that lasts longer, when a third of

@@ -1,17 +1,18 @@
 package simulation
 
 import (
-	"fmt"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
-	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/simulation/scenario"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
-// central is a tiny model of the daemon: everything it answers is on its disk.
+// central is a tiny model of the daemon. What it answers for is on its disk; what it
+// has only heard is gone when it restarts.
 type central struct {
 	s           *sim
 	jobs        []*centralJob // in the order of delegation
@@ -20,6 +21,11 @@ type central struct {
 	last        uint64        // number of the last one taken
 	contact     int64         // true time at which it last heard the site
 	cancelled   []forgeyard.GrantID
+	content     map[forgeyard.Digest]bool
+
+	down int           // faults under way that keep it from hearing
+	slow time.Duration // its disk takes so much longer
+	life int
 
 	electionsAtContact int
 }
@@ -42,11 +48,71 @@ type syncAnswer struct {
 	delegations []site.Delegation
 }
 
-func newCentral(s *sim) *central { return &central{s: s} }
+func newCentral(s *sim) *central { return &central{s: s, content: map[forgeyard.Digest]bool{}} }
 
-// sync takes records in their order, each once, and hands out what the site lacks.
-func (c *central) sync(req syncRequest) syncAnswer {
+// hear runs a message at the daemon, if it is up.
+func (c *central) hear(f func()) {
+	if c.down == 0 {
+		f()
+	}
+}
+
+func (c *central) heal() { c.down, c.slow = 0, 0 }
+
+func (c *central) has(d forgeyard.Digest) bool { return c.content[d] }
+
+// suffer lets the daemon restart (what it had not on disk is gone), be slow, or die
+// between hearing records and keeping them.
+func (c *central) suffer(d scenario.Damage) {
+	if d.Word == "slow" {
+		c.slow += d.By
+		c.s.ends(d, func() { c.slow -= d.By })
+		return
+	}
+	if d.Word == "forgets-unconfirmed" {
+		c.life++ // whatever it was writing is lost; it is back at once
+		return
+	}
+	c.life++
+	c.down++
+	c.s.ends(d, func() { c.down-- })
+}
+
+// sync takes records in their order, each once, keeps them, then answers with what the
+// site lacks.
+func (c *central) sync(req syncRequest, answer func(any)) {
 	c.contact, c.electionsAtContact = c.s.now, c.s.elections
+	write := time.Duration(1+c.s.rng.IntN(20))*time.Millisecond + c.slow
+	life := c.life
+	if c.s.faults.hasty {
+		c.s.after(int64(write), func() {
+			if c.life == life {
+				c.keep(req)
+			}
+		})
+		answer(c.answer(req, max(c.last, req.first+uint64(len(req.records))-1)))
+		return
+	}
+	c.s.after(int64(write), func() {
+		if c.life == life {
+			c.keep(req)
+			answer(c.answer(req, c.last))
+		}
+	})
+}
+
+func (c *central) answer(req syncRequest, acked uint64) syncAnswer {
+	a := syncAnswer{Answer: reckon.Answer{Acked: acked, Terms: c.s.terms}}
+	for _, d := range c.delegations {
+		if d.Seq > req.cursor && len(a.delegations) < 3 {
+			a.delegations = append(a.delegations, d)
+		}
+	}
+	a.Cancelled = append(a.Cancelled, c.cancelled...)
+	return a
+}
+
+func (c *central) keep(req syncRequest) {
 	for i, r := range req.records {
 		seq := req.first + uint64(i)
 		if seq != r.Seq {
@@ -62,14 +128,6 @@ func (c *central) sync(req syncRequest) syncAnswer {
 			c.takeIn(r)
 		}
 	}
-	a := syncAnswer{Answer: reckon.Answer{Acked: c.last, Terms: c.s.shape.terms}}
-	for _, d := range c.delegations {
-		if d.Seq > req.cursor && len(a.delegations) < 3 {
-			a.delegations = append(a.delegations, d)
-		}
-	}
-	a.Cancelled = append(a.Cancelled, c.cancelled...)
-	return a
 }
 
 func (c *central) takeIn(r site.Record) {
@@ -103,21 +161,14 @@ func (c *central) byGrant(id forgeyard.GrantID) *centralJob {
 
 // delegate writes a job down for the site.
 func (c *central) delegate(p *plan) {
-	g := lease.Grant{ID: forgeyard.GrantID(fmt.Sprintf("G%d", len(c.jobs)+1)), Term: 1, Policy: c.policy()}
+	id := forgeyard.GrantID(forgeyard.NewULID(epoch.Add(time.Duration(c.s.now)), [10]byte{7, byte(len(c.jobs))}))
+	g := lease.Grant{ID: id, Term: 1, Policy: policyOf(p.Grant)}
 	c.jobs = append(c.jobs, &centralJob{grant: g, plan: p})
-	c.write(site.Delegation{Grant: g, Title: p.id(), Spec: p.raw, SpecID: cas.Sum(p.raw)})
-	c.s.trace("daemon: delegates %s as %s, %s %s", p.id(), g.ID, g.Policy.Policy, g.Policy.For)
-}
-
-func (c *central) policy() job.Connectivity {
-	t := c.s.shape.terms
-	switch c.s.rng.IntN(3) {
-	case 0:
-		return job.Connectivity{Policy: job.Continuous}
-	case 1:
-		return job.Connectivity{Policy: job.Grace, For: c.s.within(0, t.Allowance)}
+	if p.Input {
+		c.content[p.input()] = true
 	}
-	return job.Connectivity{Policy: job.OfflineAuthorized, For: c.s.within(t.SilentAfter, 2*t.Allowance)}
+	c.write(site.Delegation{Grant: g, Title: p.id(), Spec: p.raw, SpecID: cas.Sum(p.raw)})
+	c.s.trace("daemon: delegates %s, %s %s", p.id(), g.Policy.Policy, g.Policy.For)
 }
 
 func (c *central) write(d site.Delegation) {
@@ -125,31 +176,30 @@ func (c *central) write(d site.Delegation) {
 	c.delegations = append(c.delegations, d)
 }
 
-// cancelOne takes a job back.
-func (c *central) cancelOne() {
-	if c.s.healing || len(c.jobs) == 0 {
-		return
+// open is a job of the daemon that has no outcome there and was not taken back.
+func (c *central) open(name string) *centralJob {
+	for _, j := range c.jobs {
+		if j.plan.id() == name && !j.cancel && len(j.outcomes) == 0 {
+			return j
+		}
 	}
-	j := c.jobs[c.s.rng.IntN(len(c.jobs))]
-	if j.cancel || len(j.outcomes) > 0 {
-		return
-	}
-	j.cancel = true
-	c.cancelled = append(c.cancelled, j.grant.ID)
-	c.write(site.Delegation{Grant: j.grant, Cancel: true})
-	c.s.trace("daemon: takes %s back", j.grant.ID)
+	return nil
 }
 
-// raiseOne gives a job anew: what ran under the lower term can no longer commit.
-func (c *central) raiseOne() {
-	if c.s.healing || len(c.jobs) == 0 {
-		return
+// takeBack cancels a job.
+func (c *central) takeBack(name string) {
+	if j := c.open(name); j != nil {
+		j.cancel = true
+		c.cancelled = append(c.cancelled, j.grant.ID)
+		c.write(site.Delegation{Grant: j.grant, Cancel: true})
 	}
-	j := c.jobs[c.s.rng.IntN(len(c.jobs))]
-	if j.cancel || len(j.outcomes) > 0 {
-		return
+}
+
+// raise gives a job anew: what ran under the lower term can no longer commit.
+func (c *central) raise(name string) {
+	if j := c.open(name); j != nil {
+		j.grant.Term++
+		c.write(site.Delegation{Grant: j.grant, Title: j.plan.id(), Spec: j.plan.raw, SpecID: cas.Sum(j.plan.raw)})
+		c.s.trace("daemon: gives %s anew, term %d", name, j.grant.Term)
 	}
-	j.grant.Term++
-	c.write(site.Delegation{Grant: j.grant, Title: j.plan.id(), Spec: j.plan.raw, SpecID: cas.Sum(j.plan.raw)})
-	c.s.trace("daemon: gives %s anew, term %d", j.grant.ID, j.grant.Term)
 }

@@ -13,10 +13,11 @@ import (
 // grows, and acts at their true time.
 type checker interface {
 	applied(s *sim, e applied)
-	started(s *sim, x *execution)                                    // an execution begins
+	restored(s *sim, x *execution, from forgeyard.Digest)            // an execution goes on from a saved state
 	ran(s *sim, x *execution)                                        // its tree is alive at this instant
 	touched(s *sim, h site.HeldDevice, a forgeyard.Authority)        // it acts on a device
 	cleaning(s *sim, d forgeyard.DeviceID, token uint64, host *node) // a reset begins
+	collected(s *sim, n *node, d forgeyard.Digest)                   // a store let go of an object
 	end(s *sim)                                                      // all is at rest
 }
 
@@ -24,15 +25,18 @@ type checker interface {
 type silent struct{}
 
 func (silent) applied(*sim, applied)                              {}
-func (silent) started(*sim, *execution)                           {}
+func (silent) restored(*sim, *execution, forgeyard.Digest)        {}
 func (silent) ran(*sim, *execution)                               {}
 func (silent) touched(*sim, site.HeldDevice, forgeyard.Authority) {}
 func (silent) cleaning(*sim, forgeyard.DeviceID, uint64, *node)   {}
+func (silent) collected(*sim, *node, forgeyard.Digest)            {}
 func (silent) end(*sim)                                           {}
 
+// checkers are all that watch a run. The twelfth invariant, progress, has no moment
+// before the end: see check_progress.go.
 func checkers() []checker {
 	return []checker{
-		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(),
+		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(), &pinned{},
 	}
 }
 

@@ -1,7 +1,6 @@
 package simulation
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -12,15 +11,28 @@ import (
 // client is who uses the site: it asks any node, and remembers what it was promised.
 type client struct {
 	acked   []site.Submitted
-	open    int // submissions without an answer
+	names   map[string]forgeyard.JobID // of what was acknowledged
+	open    int                        // submissions without an answer
 	drained []forgeyard.RunnerID
+	leaving *node // the node that is being removed
 	s       *sim
 }
 
-func (c *client) submit(s *sim, p *plan) {
-	n := s.nodes[s.rng.IntN(nodeCount)]
-	retry := func() { s.after(int64(time.Second), func() { c.submit(s, p) }) }
+// anyone is a node that can be asked, or nil.
+func (c *client) anyone() *node {
+	n := c.s.nodes[c.s.rng.IntN(len(c.s.nodes))]
 	if !n.up || n.paused {
+		return nil
+	}
+	return n
+}
+
+// submit puts the input into a node's store, then the job into the site, under one
+// idempotency key until it has an answer.
+func (c *client) submit(s *sim, p *plan) {
+	n := c.anyone()
+	retry := func() { s.after(int64(time.Second), func() { c.submit(s, p) }) }
+	if n == nil {
 		retry()
 		return
 	}
@@ -33,8 +45,23 @@ func (c *client) submit(s *sim, p *plan) {
 			retry()
 		}
 	}
+	s.after(int64(30*time.Second), give) // the node it asked may have died
+	if !p.Input {
+		c.ask(n, p, &answered, give)
+		return
+	}
+	n.put(p.input(), "hold/"+p.id(), func(ok bool) {
+		if !ok {
+			give()
+			return
+		}
+		c.ask(n, p, &answered, give)
+	})
+}
+
+func (c *client) ask(n *node, p *plan, answered *bool, give func()) {
 	n.propose("client", p.submit(), proposeFor, func(r site.Reply, known bool) {
-		if answered {
+		if *answered {
 			return
 		}
 		v, err := site.Value[site.Submitted](r)
@@ -42,40 +69,78 @@ func (c *client) submit(s *sim, p *plan) {
 			give()
 			return
 		}
-		answered = true
+		*answered = true
 		c.open--
 		c.acked = append(c.acked, v)
-		s.trace("client: %s is taken in as %s", p.id(), forgeyard.Short(v.Job))
+		if c.names == nil {
+			c.names = map[string]forgeyard.JobID{}
+		}
+		c.names[p.id()] = v.Job
+		c.s.trace("client: %s is taken in as %s", p.id(), forgeyard.Short(v.Job))
+		if p.Input {
+			n.put(p.input(), "job/"+string(v.Job)+"/inputs", func(bool) { n.unpin("hold/" + p.id()) })
+		}
 	})
-	s.after(int64(30*time.Second), give) // the node it asked may have died
 }
 
-func (c *client) cancelOne(s *sim) {
-	if len(c.acked) == 0 || s.healing {
-		return
-	}
-	v := c.acked[s.rng.IntN(len(c.acked))]
-	n := s.nodes[s.rng.IntN(nodeCount)]
-	if n.up && !n.paused {
-		n.propose("client", site.Cancel{Job: v.Job, Force: s.chance(300)}, proposeFor, nil)
+func (c *client) cancel(name string, force bool) {
+	id, ok := c.names[name]
+	if n := c.anyone(); ok && n != nil {
+		n.propose("client", site.Cancel{Job: id, Force: force}, proposeFor, nil)
 	}
 }
 
-// drainOne drains a runner for a while.
-func (c *client) drainOne(s *sim) {
-	n := s.nodes[s.rng.IntN(nodeCount)]
-	if !n.up || n.paused || s.healing {
-		return
-	}
+// drain drains a runner until the heal.
+func (c *client) drain(n *node, cancel bool) {
 	c.drained = append(c.drained, n.runner)
 	yes := true
-	n.propose("client", site.MemberSet{Runner: n.runner, Draining: &yes, Cancel: s.chance(500)}, proposeFor, nil)
+	if by := c.anyone(); by != nil {
+		by.propose("client", site.MemberSet{Runner: n.runner, Draining: &yes, Cancel: cancel}, proposeFor, nil)
+	}
+}
+
+// set changes a setting of the site.
+func (c *client) set(key, value string) {
+	if n := c.anyone(); n != nil {
+		n.propose("client", site.ConfigSet{Key: key, Value: value}, proposeFor, nil)
+	}
+}
+
+// remove drains a node and takes it out of the site when its leases have ended; then
+// its machine is switched off.
+func (c *client) remove(n *node) {
+	if c.leaving != nil && c.leaving != n {
+		return
+	}
+	c.leaving = n
+	yes := true
+	by := c.anyone()
+	if by == nil || by == n {
+		c.s.after(int64(time.Second), func() { c.remove(n) })
+		return
+	}
+	by.propose("client", site.MemberSet{Runner: n.runner, Draining: &yes, Cancel: true}, proposeFor, func(site.Reply, bool) {
+		by.propose("client", site.MemberSet{Runner: n.runner, Removed: &yes}, proposeFor, func(r site.Reply, known bool) {
+			if known && r.Err() == nil {
+				c.s.trace("%s is switched off: it was removed", n.name)
+				n.resume()
+				if n.up {
+					n.crash()
+				}
+				n.gone = true
+				return
+			}
+			c.s.after(int64(3*time.Second), func() { c.remove(n) })
+		})
+	})
 }
 
 // settle ends what a person began: after the heal, every runner takes work again.
 func (c *client) settle() {
 	for _, r := range c.drained {
-		c.undrain(r)
+		if c.leaving == nil || r != c.leaving.runner {
+			c.undrain(r)
+		}
 	}
 	c.mend()
 }
@@ -84,7 +149,7 @@ func (c *client) settle() {
 func (c *client) mend() {
 	for id, d := range c.s.head().Devices.All() {
 		if d.Quarantine != nil && d.Use == devices.Free {
-			c.s.nodes[0].propose("ana", site.DeviceHealth{Device: id, Action: "clear", Reason: "looked at"}, proposeFor, nil)
+			c.s.present().propose("ana", site.DeviceHealth{Device: id, Action: "clear", Reason: "looked at"}, proposeFor, nil)
 		}
 	}
 	c.s.after(int64(5*time.Second), c.mend)
@@ -92,59 +157,19 @@ func (c *client) mend() {
 
 func (c *client) undrain(r forgeyard.RunnerID) {
 	no := false
-	c.s.nodes[0].propose("client", site.MemberSet{Runner: r, Draining: &no}, proposeFor, func(rep site.Reply, known bool) {
+	c.s.present().propose("client", site.MemberSet{Runner: r, Draining: &no}, proposeFor, func(rep site.Reply, known bool) {
 		if !known || rep.Err() != nil {
 			c.undrain(r)
 		}
 	})
 }
 
-// atRest says what the healed site still owes, or nothing.
-func (s *sim) atRest() string {
-	h := s.head()
-	switch {
-	case s.client.open > 0 || len(s.client.acked)+len(s.up.jobs) < s.shape.jobs:
-		return "a submission has no answer"
-	case h.Outbox.Len() > 0:
-		return fmt.Sprintf("the outbox has %d records", h.Outbox.Len())
-	case h.Cursor < uint64(len(s.up.delegations)):
-		return "a delegation was not taken in"
-	}
-	for id := range h.Open.All() {
-		j, _ := h.Jobs.Get(id)
-		return fmt.Sprintf("%s is %s at epoch %d: %s", j.Spec.Title, j.Status, j.Epoch, j.Reason)
-	}
-	for _, d := range h.Devices.All() {
-		if why := unsettled(d); why != "" {
-			return why
-		}
-	}
+// present is a node that was not removed.
+func (s *sim) present() *node {
 	for _, n := range s.nodes {
-		if len(n.spool) > 0 {
-			return n.name + " holds a completion without an answer"
-		}
-		if n.applied < uint64(len(s.world.entries)) {
-			return n.name + " lags"
+		if !n.gone {
+			return n
 		}
 	}
-	for _, j := range s.up.jobs {
-		if len(j.outcomes) == 0 {
-			return string(j.grant.ID) + " has no outcome at the daemon"
-		}
-	}
-	return ""
-}
-
-func unsettled(d devices.Device) string {
-	switch {
-	case d.Use != devices.Free:
-		return fmt.Sprintf("device %s is %s", d.ID, d.Use)
-	case d.Health != devices.Good && (d.Quarantine == nil || d.Quarantine.Reason == ""):
-		return fmt.Sprintf("device %s is %s, and nobody says why: %s", d.ID, d.Health, d.Reason)
-	}
-	return ""
-}
-
-func short(a forgeyard.Authority) string {
-	return fmt.Sprintf("%s@%s", forgeyard.Short(a.Job), a.Fence)
+	return s.nodes[0]
 }

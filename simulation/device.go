@@ -15,15 +15,26 @@ import (
 type hosted struct {
 	highest uint64
 	closed  bool
+	lost    bool // the file is damaged, and this process does not know
+	damaged bool // it could not be read: nothing is admitted before the log was asked
 }
 
 func (n *node) gate(id forgeyard.DeviceID) *hosted {
-	h := n.host[id]
+	h := n.hosted[id]
 	if h == nil {
 		h = &hosted{}
-		n.host[id] = h
+		n.hosted[id] = h
 	}
 	return h
+}
+
+// learn tells the gate what the log says: the highest token ever granted, and whether its
+// lease still stands.
+func (g *hosted) learn(d devices.Device) {
+	if d.HighestFence > g.highest {
+		g.highest, g.closed = d.HighestFence, d.Lease == nil
+	}
+	g.damaged = false
 }
 
 // useDevice is one act of a workload on a device, wherever that stands.
@@ -40,8 +51,18 @@ func (n *node) useDevice(h site.HeldDevice, a forgeyard.Authority) {
 func (n *node) admit(h site.HeldDevice, a forgeyard.Authority) {
 	g := n.gate(h.Device)
 	d, ok := n.state().Devices.Get(h.Device)
-	current := ok && d.Admit(h.Token) == nil && h.Token >= g.highest && !(g.closed && h.Token == g.highest)
-	if !current && !n.s.faults.openGate {
+	if g.damaged && ok && n.applied >= n.bootLast {
+		n.upToDate(func() {
+			if d, ok := n.state().Devices.Get(h.Device); ok {
+				g.learn(d)
+			}
+		})
+	}
+	current := ok && d.Admit(h.Token) == nil && h.Token >= g.highest && !(g.closed && h.Token == g.highest) && !g.damaged
+	if h.Token > g.highest && n.disk.full > 0 {
+		current = false // it could not be remembered
+	}
+	if !current && !n.s.faults.openGate && !(n.s.faults.blankGate && h.Token >= g.highest) {
 		return
 	}
 	if h.Token > g.highest {
@@ -59,6 +80,9 @@ func (n *node) resetDevice(e agent.ResetDevice) {
 	}
 	for _, c := range n.s.checks {
 		c.cleaning(n.s, e.Device, e.Token, n)
+	}
+	if n.s.faults.neverResets {
+		return
 	}
 	n.after(n.s.within(100*time.Millisecond, 3*time.Second), func() {
 		ev := devices.Evidence{Token: e.Token, Try: e.Try, OK: n.s.healing || !n.s.chance(80)}

@@ -1,183 +1,145 @@
 package simulation
 
 import (
+	"flag"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
-	"github.com/forgeyard/forgeyard-node/cas"
-	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/node/controllers"
+	"github.com/forgeyard/forgeyard-node/simulation/scenario"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
-// patience is how many sites may pass before a fault must have been seen.
-const patience = 1000
+var faultSeeds = flag.Int("fault-seeds", 0, "how many seeds a seeded fault may survive; 0: what each is known to need, with a margin")
+
+// seeded is one fault that a test puts into the rules or the shell.
+type seeded struct {
+	name, invariant string
+	needs           int // the seed that showed it when it was last measured
+	taste           scenario.Taste
+	put             func(*hooks)
+}
+
+// apply is a fault of the rules.
+func apply(f applies) func(*hooks) { return func(h *hooks) { h.apply = f } }
+
+// seededFaults are what the checkers were seen to catch: at least one for each.
+func seededFaults() []seeded {
+	return []seeded{
+		{"two epochs may be current", "one-current-epoch", 1, scenario.Taste{}, apply(forgetsLease)},
+		{"the epoch of a checkpoint is not checked", "stale-never-commits", 40, scenario.Taste{}, apply(before(func(s *site.State, b *site.Checkpoint) *site.State {
+			b.Commit.Epoch = currentEpoch(s, b.Authority)
+			return underCurrent(s, &b.Authority)
+		}))},
+		{"the outbox is trimmed beyond the acknowledgement", "exactly-once-upstream", 2, scenario.Taste{}, apply(before(trimsTooFar))},
+		{"a granter does not wait until it is certain", "holder-stops-first", 7, scenario.Taste{}, apply(alwaysCertain)},
+		{"a workload outlives its agent", "holder-stops-first", 1, onlyKill, func(h *hooks) { h.orphans = true }},
+		{"a device's host admits any token", "device-single-holder", 107, scenario.Taste{}, func(h *hooks) { h.openGate = true }},
+		{"a rule asks something outside the log", "same-state", 10, scenario.Taste{}, func(h *hooks) { h.apply = impure() }},
+		{"a disk loses what was synced", "nothing-lost", 19, scenario.Taste{}, func(h *hooks) { h.amnesia = 12 }},
+		{"an entry is acknowledged before it is on disk", "nothing-lost", 2, onlyPower, func(h *hooks) { h.ackFirst = true }},
+		{"an epoch resumes from leftovers", "committed-checkpoint-only", 1, scenario.Taste{}, apply(resumesLeftovers)},
+		{"an epoch restores a state that was not committed", "committed-checkpoint-only", 14, scenario.Taste{}, func(h *hooks) { h.bestGuess = true }},
+		{"a quarantined checkpoint is resumed from", "committed-checkpoint-only", 33, scenario.Taste{}, apply(after(resumesQuarantined))},
+		{"a collection takes what is pinned", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.ignorePins = true }},
+		{"a copy is counted that was never made", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.noCopies = true }},
+		{"pins of jobs that go on are let go", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.eagerUnpin = true }},
+		{"a copy is acknowledged before it is on disk", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.unsafeStore = true }},
+		{"an acknowledgement does not trim the outbox", "progress", 1, scenario.Taste{}, apply(keepsOutbox)},
+		{"a silence never ends a lease", "progress", 3, scenario.Taste{}, apply(neverExpires)},
+		{"a device is never reset", "progress", 1, scenario.Taste{}, func(h *hooks) { h.neverResets = true }},
+		{"a contact does not wake what waited for it", "progress", 1, onlyUplink, apply(after(neverGoesOn))},
+		{"a removed node's devices stay in the pool", "progress", 13, scenario.Taste{}, apply(after(staysMember))},
+	}
+}
 
 // TestFaults puts one fault after another into the rules or the shell, and sees the
 // invariant's checker fail. A checker that was never seen to fail is not trusted.
 func TestFaults(t *testing.T) {
-	for _, f := range []struct {
-		name, invariant string
-		hooks           func(*hooks)
-	}{
-		{"two epochs may be current", "one-current-epoch", func(h *hooks) { h.apply = forgetsLease }},
-		{"a stale completion is taken for the current one", "stale-never-commits", func(h *hooks) { h.apply = takesStale }},
-		{"a late result overwrites the terminal status", "terminal-once", func(h *hooks) { h.apply = writesTwice }},
-		{"the daemon forgets which records it has", "exactly-once-upstream", func(h *hooks) { h.forgetful = true }},
-		{"a new leader counts the silence from zero", "within-allowance", func(h *hooks) { h.base = fromZero }},
-		{"a holder counts from the receipt", "holder-stops-first", func(h *hooks) { h.counted, h.shape = fromReceipt, onlyMute }},
-		{"a deposed leader's expiry counts", "holder-stops-first", func(h *hooks) { h.apply, h.shape = anyTerm, onlyPause }},
-		{"a granter does not wait until it is certain", "holder-stops-first", func(h *hooks) { h.apply = alwaysCertain }},
-		{"a device's host admits any token", "device-single-holder", func(h *hooks) { h.openGate = true }},
-		{"a rule asks something outside the log", "same-state", func(h *hooks) { h.apply = impure() }},
-		{"a disk loses what was synced", "nothing-lost", func(h *hooks) { h.amnesia = 12 }},
-		{"an epoch resumes from leftovers", "committed-checkpoint-only", func(h *hooks) { h.apply = resumesLeftovers }},
-		{"an acknowledgement does not trim the outbox", "progress", func(h *hooks) { h.apply = keepsOutbox }},
-		{"a silence never ends a lease", "progress", func(h *hooks) { h.apply = neverExpires }},
-	} {
+	for _, f := range seededFaults() {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
+			most := *faultSeeds
+			if most == 0 {
+				most = 3*f.needs + 60
+			}
 			others := map[string]int{}
-			for n := 1; n <= patience; n++ {
-				h := honest()
-				f.hooks(&h)
-				r := play(uint64(n), Options{}, h)
+			for n := 1; n <= most; n++ {
+				r := f.play(scenario.Draw(uint64(n), f.taste))
 				if r.Broken == nil {
 					continue
 				}
 				if r.Broken.Invariant == f.invariant {
-					t.Logf("%s: seen after %d sites: %s (seen otherwise before: %v)", f.invariant, n, r.Broken.Detail, others)
+					fmt.Printf("%-28s %5d  %s\n", f.invariant, n, f.name)
+					t.Logf("seen after %d sites: %s (seen otherwise before: %v)", n, r.Broken.Detail, others)
 					return
 				}
 				others[r.Broken.Invariant]++
 			}
-			t.Errorf("%s did not see it in %d sites; others: %v", f.invariant, patience, others)
+			t.Errorf("%s did not see it in %d sites; others: %v", f.invariant, most, others)
 		})
 	}
 }
 
-// edit decodes an entry for a fault; the honest rules refuse what cannot be read.
-func edit(data []byte) site.Body {
-	c, err := site.Decode(data)
-	if err != nil {
-		return nil
-	}
-	return c.Body
+func (f seeded) play(sc scenario.Scenario) Result {
+	h := honest()
+	f.put(&h)
+	return play(sc, Options{}, h)
 }
 
-func change(s *site.State, id forgeyard.JobID, f func(*site.Job)) *site.State {
-	j, ok := s.Jobs.Get(id)
-	if !ok {
-		return s
+// TestEveryCheckerIsSeenToFail: each of the twelve invariants of the design has a fault
+// that trips it, and the list has at least 25.
+func TestEveryCheckerIsSeenToFail(t *testing.T) {
+	seen := map[string]int{}
+	for _, f := range seededFaults() {
+		seen[f.invariant]++
 	}
-	f(&j)
-	next := *s
-	next.Jobs = s.Jobs.Put(id, j)
-	return &next
-}
-
-func forgetsLease(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
-	next, r := s.ApplyEntry(index, term, data)
-	if b, ok := edit(data).(site.Phase); ok && b.Phase == job.PhaseRunning && index%5 == 0 {
-		next = change(next, b.Authority.Job, func(j *site.Job) {
-			if j.Status == job.Running {
-				j.Status, j.Lease.State = job.Queued, lease.Ended
-			}
-		})
+	twelve := []string{
+		"one-current-epoch", "stale-never-commits", "holder-stops-first", "terminal-once", "nothing-lost", "exactly-once-upstream", "within-allowance",
+		"committed-checkpoint-only", "device-single-holder", "pinned-never-gone", "same-state", "progress",
 	}
-	return next, r
-}
-
-func takesStale(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
-	c, err := site.Decode(data)
-	b, ok := c.Body.(site.Complete)
-	if err != nil || !ok {
-		return s.ApplyEntry(index, term, data)
-	}
-	if j, ok := s.Jobs.Get(b.Authority.Job); ok {
-		b.Authority = j.Lease.Authority
-	}
-	c.Body = b
-	return s.ApplyEntry(index, term, c.Encode())
-}
-
-func writesTwice(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
-	next, r := s.ApplyEntry(index, term, data)
-	if b, ok := edit(data).(site.Complete); ok {
-		if was, known := s.Jobs.Get(b.Authority.Job); known && was.Status.Terminal() && was.Message != b.Message {
-			next = change(next, was.ID, func(j *site.Job) { j.Status, j.Result = job.Status(b.Result.Outcome), &b.Result })
+	for _, name := range twelve {
+		if seen[name] == 0 {
+			t.Errorf("no fault trips %s", name)
 		}
 	}
-	return next, r
-}
-
-func alwaysCertain(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
-	c, err := site.Decode(data)
-	b, ok := c.Body.(site.Expire)
-	if err != nil || !ok {
-		return s.ApplyEntry(index, term, data)
-	}
-	b.Certain, b.Term = true, 0
-	c.Body = b
-	return s.ApplyEntry(index, term, c.Encode())
-}
-
-func anyTerm(s *site.State, index, _ uint64, data []byte) (*site.State, site.Reply) {
-	return s.Apply(index, data)
-}
-
-// impure is a rule that looks at what is not in the log: how often it was called.
-func impure() func(*site.State, uint64, uint64, []byte) (*site.State, site.Reply) {
-	return func(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
-		next, r := s.ApplyEntry(index, term, data)
-		if b, ok := edit(data).(site.Submit); ok && b.Title != "" {
-			out := *next
-			out.Name += "!"
-			next = &out
-		}
-		return next, r
+	if len(seen) != len(twelve) || len(seededFaults()) < 25 {
+		t.Errorf("%d faults trip %d invariants, 25 and %d are due", len(seededFaults()), len(seen), len(twelve))
 	}
 }
 
-func resumesLeftovers(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
-	next, r := s.ApplyEntry(index, term, data)
-	if b, ok := edit(data).(site.Offer); ok && r.Err() == nil && b.Epoch > 0 {
-		next = change(next, b.Job, func(j *site.Job) {
-			if j.ResumeFrom.IsZero() {
-				j.ResumeFrom = cas.Sum([]byte("a workspace that still exists"))
-			}
-		})
-	}
-	return next, r
-}
+// Tastes: the company that a fault needs.
+var (
+	onlyMute    = scenario.Taste{Kinds: []string{"mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Late: true}
+	onlyPause   = scenario.Taste{Kinds: []string{"pause"}, Calm: 8 * time.Second, TTL: 3 * time.Second}
+	onlyPower   = scenario.Taste{Kinds: []string{"power", "slow-disk"}, Calm: 3 * time.Second}
+	onlyDaemon  = scenario.Taste{Kinds: []string{"daemon"}, Calm: 3 * time.Second}
+	onlyUplink  = scenario.Taste{Kinds: []string{"uplink", "pause", "kill"}, Calm: 8 * time.Second, Delegate: true}
+	onlyKill    = scenario.Taste{Kinds: []string{"kill"}, Calm: 8 * time.Second, TTL: 3 * time.Second}
+	longSilence = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Adjust: func(j *scenario.Job) {
+		j.Policy, j.Effects, j.Work = scenario.Policy{Name: "offline", For: 90 * time.Second}, true, 2*time.Minute
+	}}
+	withDevices = scenario.Taste{Adjust: func(j *scenario.Job) { j.Effects = false }}
+)
 
-func keepsOutbox(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
-	if _, ok := edit(data).(site.OutboxAck); ok {
-		return s, site.Reply{}
-	}
-	return s.ApplyEntry(index, term, data)
-}
+func fromZero(_, _ time.Duration) time.Duration { return 0 }
 
-func neverExpires(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
-	if _, ok := edit(data).(site.Expire); ok {
-		return s, site.Reply{}
-	}
-	return s.ApplyEntry(index, term, data)
-}
-
-// onlyMute is a site whose only trouble is nodes that are heard no more and hear late.
-func onlyMute(s *shape) {
-	s.faults, s.lateRenew, s.calm, s.longest = []func(*sim, *node){(*sim).mute}, true, 8*time.Second, time.Minute
-	s.config.Lease.TTL, s.config.Lease.Renew = 3*time.Second, time.Second
-}
-
-// onlyPause is one whose machines stop, the leader's more often than others.
-func onlyPause(s *shape) {
-	s.faults, s.calm = []func(*sim, *node){(*sim).pause}, 8*time.Second
-	s.config.Lease.TTL, s.config.Lease.Renew = 3*time.Second, time.Second
-}
-
-func fromZero(time.Duration) time.Duration { return 0 }
+func asCommitted(committed, _ time.Duration) time.Duration { return committed }
 
 func fromReceipt(n *node, _ forgeyard.Instant) forgeyard.Instant { return n.clk.Now() }
+
+// takesExpiring answers every renewal as if nothing were expiring.
+func takesStale2(_ *controllers.Memory, a []controllers.RenewalAnswer) []controllers.RenewalAnswer {
+	for i := range a {
+		if a[i].Answer == lease.Stale && a[i].Reason == "the lease is expiring" {
+			a[i] = controllers.RenewalAnswer{Answer: lease.Continue, Left: -1}
+		}
+	}
+	return a
+}
+
+func noDrift(c *sitecfg.Site) { c.Lease.Drift = 0 }

@@ -4,26 +4,52 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
 // hooks are the places where a test can put a fault into the rules or the shell, to
 // see its checker fail. The honest ones change nothing.
 type hooks struct {
-	apply       func(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply)
-	counted     func(n *node, sent forgeyard.Instant) forgeyard.Instant // from when a holder counts
-	base        func(used time.Duration) time.Duration                  // of a new leader's count of silence
-	shape       func(*shape)                                            // narrows a run to the company that the fault needs; nil: as drawn
-	forgetful   bool                                                    // the daemon forgets which records it has
-	openGate    bool                                                    // a device's host admits any token
-	amnesia     int                                                     // entries that a disk loses with its power, synced or not
-	unconfirmed bool                                                    // renewals are answered without a majority
+	apply   func(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply)
+	counted func(n *node, sent forgeyard.Instant) forgeyard.Instant                                // from when a holder counts
+	base    func(committed, used time.Duration) time.Duration                                      // of a new leader's count of silence
+	answer  func(m *controllers.Memory, a []controllers.RenewalAnswer) []controllers.RenewalAnswer // to renewals
+	config  func(*sitecfg.Site)                                                                    // what the site believes of itself
+
+	// Of the leader.
+	unconfirmed bool // renewals are answered without a majority
+	unserial    bool // an expiry does not hold renewals back
+	// Of the log.
+	amnesia      int  // entries that a disk loses with its power, synced or not
+	ackFirst     bool // entries are acknowledged before they are on disk
+	forgetsVote  bool // a restart forgets whom it voted for
+	oldTermCount bool // entries of earlier terms are committed by counting copies
+	// Of a runner.
+	slowKill    bool // a forced stop takes longer than it may
+	orphans     bool // workloads outlive their agent, and nobody kills them
+	bestGuess   bool // an epoch restores the newest state that was saved, committed or not
+	boundless   bool // what the daemon's grant leaves is not listened to
+	neverResets bool // a device is never reset
+	// Of a device's host.
+	openGate  bool // any token is admitted
+	blankGate bool // a restart forgets the highest token
+	// Of the content.
+	ignorePins  bool // a collection takes what is pinned
+	noCopies    bool // a copy is counted that was never made
+	eagerUnpin  bool // pins of jobs that go on are let go
+	unsafeStore bool // a copy is acknowledged before it is on disk
+	// Of the daemon.
+	forgetful bool // it forgets which records it has
+	hasty     bool // it acknowledges before its disk has it
 }
 
 func honest() hooks {
 	return hooks{
 		apply:   (*site.State).ApplyEntry,
 		counted: func(_ *node, sent forgeyard.Instant) forgeyard.Instant { return sent },
-		base:    func(used time.Duration) time.Duration { return used },
+		base:    func(_, used time.Duration) time.Duration { return used },
+		answer:  func(_ *controllers.Memory, a []controllers.RenewalAnswer) []controllers.RenewalAnswer { return a },
 	}
 }

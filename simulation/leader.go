@@ -52,15 +52,29 @@ func (l *leadership) again() {
 
 func (l *leadership) input() controllers.Input {
 	used, known := l.link.used()
-	return controllers.Input{State: l.n.state(), Mem: l.mem, Used: used, Known: known, Term: l.term}
+	in := controllers.Input{State: l.n.state(), Mem: l.mem, Used: used, Known: known, Term: l.term}
+	g, _ := l.n.group()
+	for id, member := range g.member {
+		if member {
+			m := controllers.GroupMember{Runner: l.n.s.nodes[id].runner, Voter: g.voter[id]}
+			if id != l.n.id {
+				m.Behind = l.n.lastIndex() - min(l.n.match[id], l.n.lastIndex())
+			}
+			in.Group = append(in.Group, m)
+		}
+	}
+	return in
 }
 
 func (l *leadership) step() {
 	now := l.n.clk.Now()
 	effects, wake := controllers.Step(now, l.input())
 	for _, e := range effects {
-		if p, ok := e.(controllers.Propose); ok {
-			l.carryOut(p)
+		switch e := e.(type) {
+		case controllers.Propose:
+			l.carryOut(e)
+		case controllers.SetVoter:
+			l.setVoter(e)
 		}
 	}
 	l.looks++
@@ -72,11 +86,25 @@ func (l *leadership) step() {
 	})
 }
 
+// setVoter changes the group, one change at a time.
+func (l *leadership) setVoter(e controllers.SetVoter) {
+	to := l.n.s.byRunner(e.Runner)
+	if to == nil {
+		return
+	}
+	l.n.reshape(to.id, func(g *group) {
+		g.member[to.id], g.voter[to.id] = e.Role != controllers.Gone, e.Role == controllers.Voter
+	})
+}
+
 func (l *leadership) carryOut(p controllers.Propose) {
 	if l.flying[p.Key] {
 		return
 	}
 	l.flying[p.Key] = true
+	if x, ok := p.Body.(site.Expire); ok && l.n.s.faults.unserial {
+		l.mem.Settled(x.Lease)
+	}
 	l.propose(p)
 }
 
@@ -110,7 +138,7 @@ func (l *leadership) renew(r renewals, answer func(any)) {
 		_, before := l.mem.Runner(r.runner)
 		r.sign.At = arrived
 		l.mem.Hello(r.runner, r.sign)
-		answer(l.mem.Renew(arrived, l.input(), r.batch))
+		answer(l.n.s.faults.answer(l.mem, l.mem.Renew(arrived, l.input(), r.batch)))
 		if !before {
 			l.again()
 		}
@@ -168,10 +196,10 @@ func (n *node) renewLoop(fails int) {
 	}
 	to := n.leads
 	if to < 0 {
-		to = n.s.rng.IntN(nodeCount)
+		to = n.s.rng.IntN(len(n.s.nodes))
 	}
 	late := func(v any) { take(v) }
-	if !n.s.shape.lateRenew {
+	if !n.s.sc.Late {
 		late = nil
 	}
 	n.call(to, forwardFor, func(dst *node, answer func(any)) {
@@ -214,7 +242,11 @@ func (n *node) takeAnswers(sent forgeyard.Instant, batch []forgeyard.Authority, 
 		if answers[i].Answer == lease.Stale {
 			n.s.trace("%s is told that %s is stale: %s", n.name, short(a), answers[i].Reason)
 		}
-		n.book.Renewed(a.Lease, sent, answers[i].Answer, answers[i].Left)
+		left := answers[i].Left
+		if n.s.faults.boundless {
+			left = -1
+		}
+		n.book.Renewed(a.Lease, sent, answers[i].Answer, left)
 	}
 	n.nudge()
 }

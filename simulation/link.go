@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink/reckon"
@@ -37,19 +38,28 @@ func (k *link) keep() {
 	from := n.clk.Now()
 	u := n.state().Uplink
 	vouches := []reckon.Vouch{n.vouch(u.Marked)}
-	open := nodeCount - 1
-	for id := range nodeCount {
-		if id == n.id {
+	open := 0
+	finish := func() {
+		if open == 0 && k.l.alive() {
+			k.establish(from, u, vouches)
+		}
+	}
+	g, _ := n.group()
+	for id, votes := range g.voter {
+		if id == n.id || !votes {
 			continue
 		}
+		open++
 		n.call(id, vouchFor, func(dst *node, answer func(any)) { answer(dst.vouch(u.Marked)) }, func(v any, ok bool) {
 			if ok {
 				vouches = append(vouches, v.(reckon.Vouch))
 			}
-			if open--; open == 0 && k.l.alive() {
-				k.establish(from, u, vouches)
-			}
+			open--
+			finish()
 		}, nil)
+	}
+	if open == 0 {
+		finish()
 	}
 }
 
@@ -74,7 +84,7 @@ func (k *link) establish(from forgeyard.Instant, u lease.Uplink, vs []reckon.Vou
 			n.propose(n.name, site.UplinkObserve{Doubt: base.Doubt}, proposeFor, nil)
 		}
 	}
-	k.count.Begin(n.s.faults.base(base.Used), from)
+	k.count.Begin(n.s.faults.base(u.Used, base.Used), from)
 	n.s.trace("%s counts the silence on from %s + %s", n.name, u.Used, base.Best.Elapsed)
 	k.l.again()
 	k.commit()
@@ -125,7 +135,7 @@ func (k *link) exchange() {
 	}
 	req := syncRequest{first: s.Acked + 1, cursor: s.Cursor, records: out.Records}
 	sent := n.clk.Now()
-	n.call(centralID, reckon.CallTimeout(s.Uplink.Terms, k.late), func(_ *node, answer func(any)) { answer(n.s.up.sync(req)) }, func(v any, ok bool) {
+	n.call(centralID, reckon.CallTimeout(s.Uplink.Terms, k.late), func(_ *node, answer func(any)) { n.s.up.sync(req, answer) }, func(v any, ok bool) {
 		if !k.l.alive() {
 			return
 		}
@@ -185,8 +195,12 @@ func (k *link) steps(todo []reckon.Step) {
 		return
 	}
 	next := func() { k.steps(todo[1:]) }
-	if todo[0].Bring != nil {
-		next()
+	if d := todo[0].Bring; d != nil {
+		k.bring(*d, func(ok bool) {
+			if k.taking = ok; ok {
+				next()
+			}
+		})
 		return
 	}
 	gs := todo[0].Propose
@@ -197,5 +211,25 @@ func (k *link) steps(todo []reckon.Step) {
 			return
 		}
 		k.taking = false
+	})
+}
+
+// bring fetches the inputs of a delegation and copies them within the site, before the
+// site takes the job in: what needs the uplink is done while there is one.
+func (k *link) bring(d site.Delegation, then func(ok bool)) {
+	n := k.l.n
+	owner := "grant/" + string(d.Grant.ID)
+	spec, err := job.DecodeSpec(d.Spec)
+	if err != nil {
+		n.s.fail("log", "the daemon's spec of %s: %v", d.Grant.ID, err)
+		return
+	}
+	in := spec.Inputs[0].Digest
+	n.fetch(in, owner, func(ok bool) {
+		if !ok || !k.l.alive() {
+			then(false)
+			return
+		}
+		n.replicate(in, owner, func(_ replicas, ok bool) { then(ok && k.l.alive()) })
 	})
 }

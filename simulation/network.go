@@ -3,15 +3,16 @@ package simulation
 import "time"
 
 // centralID is the central daemon's place in the network, after the nodes.
-const centralID = nodeCount
+const centralID = maxNodes
 
-const endpoints = nodeCount + 1
+const endpoints = maxNodes + 1
 
 // network carries messages between endpoints. A message is a function that runs at
-// its destination.
+// its destination. What damages it is counted, so that two faults that overlap each end
+// for themselves.
 type network struct {
 	s    *sim
-	cut  [endpoints][endpoints]bool
+	cut  [endpoints][endpoints]int
 	slow [endpoints][endpoints]time.Duration // extra delay: a clogged link
 	loss int                                 // per mille
 	dup  int                                 // per mille
@@ -25,7 +26,7 @@ func (w *network) send(from, to int, f func()) {
 		s.after(0, func() { s.deliver(to, f) })
 		return
 	}
-	if w.cut[from][to] || s.chance(w.loss) {
+	if w.cut[from][to] > 0 || s.chance(w.loss) {
 		return
 	}
 	copies := 1
@@ -45,39 +46,37 @@ func (w *network) send(from, to int, f func()) {
 // later on one that is paused.
 func (s *sim) deliver(to int, f func()) {
 	if to == centralID {
-		f()
+		s.up.hear(f)
 		return
 	}
 	n := s.nodes[to]
-	if !n.up {
+	if !n.up || n.asleep {
 		return
 	}
 	n.run(f)
 }
 
-func (w *network) isolate(id int, nodesOnly bool) {
+// between cuts what goes from one to the other, or ends that with -1.
+func (w *network) between(from, to, by int) { w.cut[from][to] += by }
+
+// isolate cuts a node off from the others, and from the daemon if uplink says so.
+func (w *network) isolate(id int, uplink bool, by int) {
 	for other := range endpoints {
-		if other != id && !(nodesOnly && other == centralID) {
-			w.cut[id][other], w.cut[other][id] = true, true
+		if other != id && (uplink || other != centralID) {
+			w.between(id, other, by)
+			w.between(other, id, by)
 		}
 	}
 }
 
-func (w *network) healLinks(uplink bool) {
-	for a := range endpoints {
-		for b := range endpoints {
-			if uplink || (a != centralID && b != centralID) {
-				w.cut[a][b], w.slow[a][b] = false, 0
-			}
-		}
+func (w *network) uplink(by int) {
+	for n := range maxNodes {
+		w.between(n, centralID, by)
+		w.between(centralID, n, by)
 	}
 }
 
-func (w *network) setUplink(cut bool) {
-	for n := range nodeCount {
-		w.cut[n][centralID], w.cut[centralID][n] = cut, cut
-	}
-}
+func (w *network) healAll() { *w = network{s: w.s} }
 
 // call is a request with an answer. serve runs at the destination and may answer
 // later; done runs here once, with ok false when no answer came in time. late, if set,

@@ -19,7 +19,9 @@ type node struct {
 	clk  *nodeClock
 
 	up       bool
+	gone     bool // removed by a person, for good
 	paused   bool
+	asleep   bool
 	resuming bool     // a paused machine takes its first look
 	life     int      // counts processes: what an earlier one began never comes back
 	deferred []func() // what happened to a paused machine
@@ -37,10 +39,14 @@ type node struct {
 	waiters []waiter
 	renewed bool // a heartbeat is asked for out of turn
 
-	// On disk.
-	spool   []completion
 	witness reckon.Memory
-	host    map[forgeyard.DeviceID]*hosted
+
+	// On disk.
+	disk      disk
+	spool     []*completion
+	witnessed []byte // the file
+	hosted    map[forgeyard.DeviceID]*hosted
+	objects   objects
 }
 
 type waiter struct {
@@ -73,23 +79,25 @@ func (n *node) after(d time.Duration, f func()) {
 
 func (n *node) state() *site.State { return n.s.world.states[n.applied] }
 
-// boot brings up a site that was formed before: its founder, two members, an uplink.
+// boot brings up a site that was formed before.
 func (s *sim) boot() {
-	for i := range s.nodes {
+	g := &group{}
+	for i := range s.sc.Nodes {
 		name := fmt.Sprintf("n%d", i+1)
 		ppm := s.rng.Int64N(9_600) - 4_800 // two clocks differ by less than the 10,000 that the site allows
 		c := &nodeClock{s: s, ppm: ppm, name: name, trusted: true}
-		s.nodes[i] = &node{s: s, id: i, name: name, clk: c, host: map[forgeyard.DeviceID]*hosted{}, raftState: raftState{voted: -1, leads: -1}}
+		n := &node{s: s, id: i, name: name, clk: c, hosted: map[forgeyard.DeviceID]*hosted{}, raftState: raftState{term: 1, voted: -1, leads: -1}}
+		n.objects.of = map[forgeyard.Digest]*object{}
+		g.member[i], g.voter[i] = true, i < s.sc.Voters
+		n.groups = []groupAt{{0, g}}
+		s.nodes = append(s.nodes, n)
 	}
 	for _, b := range s.founding() {
-		s.nodes[0].log = append(s.nodes[0].log, entry{term: 1, data: site.Command{
-			ID: forgeyard.MessageID(s.newID("found")), At: forgeyard.WallOf(epoch), By: "founder", Body: b,
-		}.Encode()})
-	}
-	for i, n := range s.nodes {
-		n.log = append(n.log[:0:0], s.nodes[0].log...)
-		n.term = 1
-		n.runner = forgeyard.RunnerID(forgeyard.NewULID(epoch, [10]byte{9: byte(i + 1)}))
+		raw := site.Command{ID: forgeyard.MessageID(s.newID("found")), At: forgeyard.WallOf(epoch), By: "founder", Body: b}.Encode()
+		for _, n := range s.nodes {
+			n.log = append(n.log, entry{term: 1, data: raw})
+			n.synced = n.lastIndex()
+		}
 	}
 	s.committed(s.nodes[0], s.nodes[0].lastIndex())
 	for _, m := range s.head().Members.All() {
@@ -104,16 +112,14 @@ func (s *sim) boot() {
 	}
 }
 
-func (s *sim) founding() []site.Body {
-	id := forgeyard.SiteID(forgeyard.NewULID(epoch, [10]byte{1}))
-	hash := [32]byte{7}
-	return []site.Body{
-		site.Init{Site: id, Name: "sim", Config: s.shape.config, Runner: forgeyard.RunnerID(forgeyard.NewULID(epoch, [10]byte{9: 1})), Node: "n1", Peer: "peer-n1"},
-		site.TokenCreate{Token: "T", Hash: hash, Expires: forgeyard.WallOf(epoch.Add(time.Hour)), Uses: 2, MayVote: true},
-		site.Join{Token: "T", Hash: hash, Peer: "peer-n2", Name: "n2"},
-		site.Join{Token: "T", Hash: hash, Peer: "peer-n3", Name: "n3"},
-		site.UplinkConnect{Central: site.Central{Peer: "central", Name: "central"}, Terms: s.shape.terms},
+// byRunner is the machine of a runner.
+func (s *sim) byRunner(id forgeyard.RunnerID) *node {
+	for _, n := range s.nodes {
+		if n.runner == id {
+			return n
+		}
 	}
+	return nil
 }
 
 // caps is what every machine is.
@@ -122,27 +128,41 @@ func (n *node) caps() job.Capabilities {
 		OS: "linux", Arch: "amd64", MilliCPU: 3000, Memory: 16 << 30, Disk: 200 << 30, MaxJobs: 3,
 		Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict, Limits: []string{"cpu", "memory", "pids"}}}, Networks: []job.Network{job.NetworkNone},
 	}
-	for i := range n.s.shape.devices[n.id] {
+	for i := range n.s.sc.Devices[n.id] {
 		c.Devices = append(c.Devices, job.DeviceFact{ID: forgeyard.DeviceID(fmt.Sprintf("%s-board%d", n.name, i+1)), Kind: "board"})
 	}
 	return c
 }
 
-// start begins a process, after a boot of the machine if power says so.
+// start begins a process, after a boot of the machine if power says so. Where the disk
+// cannot be read it does not, and is tried again.
 func (n *node) start(power bool) {
-	n.up, n.paused, n.deferred = true, false, nil
 	n.life++
+	if n.disk.unreadable > 0 {
+		n.s.trace("%s does not start: its disk cannot be read", n.name)
+		life := n.life
+		n.s.after(int64(2*time.Second), func() {
+			if !n.up && n.life == life && !n.gone {
+				n.start(power)
+			}
+		})
+		return
+	}
+	n.up, n.paused, n.asleep, n.deferred = true, false, false, nil
 	if power {
 		n.clk.reboot()
 	}
-	n.witness.Own = false
-	if n.life == 1 || n.s.chance(100) { // its file was lost, or its last figure not yet on disk
-		n.witness = reckon.Memory{}
-	}
+	n.recall()
 	n.role, n.leads, n.commit, n.applied, n.votes = follower, -1, 0, 0, 0
-	n.pending, n.waiters, n.lead, n.execs, n.soon = nil, nil, nil, nil, false
-	if lost := uint64(n.s.faults.amnesia); lost > 0 && n.life > 1 && n.lastIndex() > lost+5 {
-		n.log = n.log[:n.lastIndex()-lost]
+	n.pending, n.waiters, n.lead, n.soon = nil, nil, nil, false
+	if !n.s.faults.orphans {
+		n.execs = nil
+	}
+	if lost := uint64(n.s.faults.amnesia); lost > 0 && n.life > 1 && n.lastIndex() > lost+8 {
+		n.cutLog(n.lastIndex() - lost)
+	}
+	if n.s.faults.forgetsVote {
+		n.voted = -1
 	}
 	n.bootLast = n.lastIndex()
 	n.session = forgeyard.SessionID(fmt.Sprintf("%s/%d", n.name, n.life))
@@ -150,15 +170,43 @@ func (n *node) start(power bool) {
 	n.s.trace("%s starts as %s", n.name, n.session)
 	n.resetElection()
 	n.after(time.Duration(n.s.rng.IntN(200))*time.Millisecond, n.raftLoop)
+	n.after(n.s.within(5*time.Second, 15*time.Second), n.upkeep)
 	n.nudge()
 	n.deliverSpooled(func() { n.register(0) })
+}
+
+// recall reads what an earlier process left beside the log.
+func (n *node) recall() {
+	n.witness = reckon.Memory{}
+	if seen, err := reckon.DecodeSighting(n.witnessed); err == nil {
+		n.witness.Seen = seen
+	}
+	for id, g := range n.hosted { // each on its own: their order does not show
+		if n.s.faults.blankGate {
+			n.hosted[id] = &hosted{}
+		} else if g.lost {
+			n.hosted[id] = &hosted{damaged: true}
+		}
+	}
+}
+
+// keepSighting writes the witness's file, a little after the fact.
+func (n *node) keepSighting() {
+	raw := n.witness.Seen.Encode()
+	n.after(n.syncFor(), func() {
+		if n.disk.full == 0 {
+			n.witnessed = raw
+		}
+	})
 }
 
 // crash ends the process: memory is gone, and every workload with it, since who
 // registers next has killed what was left.
 func (n *node) crash() {
 	for _, x := range n.execs {
-		x.die("its machine is gone")
+		if !n.s.faults.orphans {
+			x.die()
+		}
 	}
 	n.up = false
 	n.life++
@@ -175,12 +223,12 @@ func (n *node) resume() {
 	if !n.paused {
 		return
 	}
-	n.paused = false
+	n.paused, n.asleep = false, false
 	n.s.trace("%s goes on", n.name)
 	n.resuming = true
 	for _, x := range n.execs {
 		if x.over {
-			x.die("it was killed before")
+			x.die()
 		}
 	}
 	n.step()

@@ -8,8 +8,9 @@ import (
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
-// The log: a small Raft. Term, vote and entries are on a synced disk and survive
-// every crash; the rest is memory.
+// The log: a small Raft. Term and vote are on disk before they are told. Entries are
+// acknowledged when they are; the rest is memory. Who votes is an entry too, in force
+// as soon as it is in a log, one change at a time.
 
 type role uint8
 
@@ -19,10 +20,35 @@ const (
 	leader
 )
 
-// entry is one entry of the log; no data: the empty entry of a new leader.
+// entry is one entry of the log; without data it is the empty entry of a new leader, or
+// a change of the group.
 type entry struct {
-	term uint64
-	data []byte
+	term  uint64
+	data  []byte
+	group *group
+}
+
+// group is who takes part.
+type group struct{ member, voter [maxNodes]bool }
+
+func (g *group) majority() int {
+	n := 0
+	for _, v := range g.voter {
+		if v {
+			n++
+		}
+	}
+	return n/2 + 1
+}
+
+// count is how many of those in the set vote.
+func (g *group) count(set uint) int {
+	for id, v := range g.voter {
+		if !v {
+			set &^= 1 << id
+		}
+	}
+	return bits.OnesCount(set)
 }
 
 // Raft's times, by each node's own clock.
@@ -35,9 +61,11 @@ const (
 
 type raftState struct {
 	// On disk.
-	term  uint64
-	voted int
-	log   []entry
+	term   uint64
+	voted  int
+	log    []entry
+	synced uint64 // entries that are on disk, whatever happens
+	cuts   int    // how often entries were cut off
 	// Memory.
 	role    role
 	leads   int // who leads, as far as we know; -1: nobody
@@ -45,11 +73,12 @@ type raftState struct {
 	applied uint64
 	votes   uint
 	heardAt int64 // from the leader, local nanoseconds
-	next    [nodeCount]uint64
-	match   [nodeCount]uint64
-	ack     [nodeCount]int64 // local nanoseconds of the last answer
+	next    [maxNodes]uint64
+	match   [maxNodes]uint64
+	ack     [maxNodes]int64 // local nanoseconds of the last answer
 	electAt int64
-	noop    uint64 // index of our own empty entry
+	noop    uint64    // index of our own empty entry
+	groups  []groupAt // those in the log, the first one of before it
 	pending []pendingEntry
 }
 
@@ -68,31 +97,67 @@ func (n *node) termAt(i uint64) uint64 {
 	return n.log[i-1].term
 }
 
+// group is the newest one in the log, and where it stands.
+func (n *node) group() (*group, uint64) {
+	last := n.groups[len(n.groups)-1]
+	return last.group, last.index
+}
+
+type groupAt struct {
+	index uint64
+	group *group
+}
+
+func (n *node) appendEntry(e entry) {
+	n.log = append(n.log, e)
+	if e.group != nil {
+		n.groups = append(n.groups, groupAt{n.lastIndex(), e.group})
+	}
+}
+
+// cutLog forgets what stands after an index.
+func (n *node) cutLog(keep uint64) {
+	if keep >= n.lastIndex() {
+		return
+	}
+	n.cuts++
+	n.log = slices.Clone(n.log[:keep])
+	n.synced = min(n.synced, keep)
+	for n.groups[len(n.groups)-1].index > keep {
+		n.groups = n.groups[:len(n.groups)-1]
+	}
+}
+
 func (n *node) resetElection() {
 	n.electAt = int64(n.clk.Now()) + int64(electMin) + n.s.rng.Int64N(int64(electSpread))
 }
 
 func (n *node) raftLoop() {
 	now := int64(n.clk.Now())
+	g, _ := n.group()
 	switch {
 	case n.role == leader:
-		heard := 1
-		for id := range nodeCount {
+		heard := uint(1) << n.id
+		for id := range n.s.nodes {
 			if id != n.id && now-n.ack[id] < int64(leaderSilent) {
-				heard++
+				heard |= 1 << id
 			}
 		}
-		if heard < majority {
-			n.s.trace("%s steps down: it hears no majority", n.name)
-			n.toFollower(n.term, -1)
-			n.resetElection()
+		if g.count(heard) < g.majority() {
+			n.stepDown("it hears no majority")
 			break
 		}
 		n.broadcast()
-	case now >= n.electAt:
+	case now >= n.electAt && g.voter[n.id]:
 		n.poll()
 	}
 	n.after(raftTick, n.raftLoop)
+}
+
+func (n *node) stepDown(why string) {
+	n.s.trace("%s steps down: %s", n.name, why)
+	n.toFollower(n.term, -1)
+	n.resetElection()
 }
 
 func (n *node) toFollower(term uint64, leads int) {
@@ -147,8 +212,13 @@ func (n *node) canvass(term uint64, trial bool) {
 	n.votes = 1 << n.id
 	last := n.lastIndex()
 	lastTerm := n.termAt(last)
-	for id := range nodeCount {
-		if id != n.id {
+	g, _ := n.group()
+	if g.count(n.votes) >= g.majority() { // the only voter
+		n.won(trial)
+		return
+	}
+	for id := range n.s.nodes {
+		if id != n.id && g.voter[id] {
 			n.s.net.send(n.id, id, func() { n.s.nodes[id].askedForVote(n.id, term, last, lastTerm, trial) })
 		}
 	}
@@ -184,36 +254,56 @@ func (n *node) gotVote(from int, theirs, asked uint64, grant, trial bool) {
 		return
 	}
 	n.votes |= 1 << from
-	if bits.OnesCount(n.votes) < majority {
-		return
+	if g, _ := n.group(); g.count(n.votes) >= g.majority() {
+		n.won(trial)
 	}
+}
+
+// won is what follows from a majority: the real vote, or the lead.
+func (n *node) won(trial bool) {
 	if trial {
 		n.campaign()
 		return
 	}
 	n.role, n.leads = leader, n.id
 	now := int64(n.clk.Now())
-	for id := range nodeCount {
+	for id := range maxNodes {
 		n.next[id], n.match[id], n.ack[id] = n.lastIndex()+1, 0, now
 	}
-	n.log = append(n.log, entry{term: n.term})
-	n.noop = n.lastIndex()
 	n.s.trace("%s is elected for term %d", n.name, n.term)
+	n.noop = n.lastIndex() + 1
+	n.propel(entry{term: n.term})
+}
+
+// propel appends one entry of a leader and sends it; a disk that takes nothing ends the
+// lead (decision 26e).
+func (n *node) propel(e entry) bool {
+	if n.disk.full > 0 {
+		n.stepDown("its disk takes nothing")
+		return false
+	}
+	n.appendEntry(e)
+	n.persist(n.advance)
 	n.broadcast()
+	return true
 }
 
 func (n *node) broadcast() {
-	for id := range nodeCount {
-		if id != n.id {
-			n.replicate(id)
+	g, _ := n.group()
+	for id := range n.s.nodes {
+		if id != n.id && g.member[id] {
+			n.sendEntries(id)
 		}
 	}
 }
 
-func (n *node) replicate(to int) {
+func (n *node) sendEntries(to int) {
 	prev := n.next[to] - 1
 	prevTerm, term, commit := n.termAt(prev), n.term, n.commit
-	entries := slices.Clone(n.log[prev:])
+	entries := n.log[prev:len(n.log):len(n.log)] // never changed in place: what is cut off is copied first
+	if n.disk.unreadable > 0 {
+		entries = nil
+	}
 	n.s.net.send(n.id, to, func() { n.s.nodes[to].gotEntries(n.id, term, prev, prevTerm, entries, commit) })
 }
 
@@ -235,18 +325,35 @@ func (n *node) gotEntries(from int, term, prev, prevTerm uint64, entries []entry
 		answer(false, min(prev-1, n.lastIndex()))
 		return
 	}
+	upto := prev + uint64(len(entries))
+	news := false
 	for i, e := range entries {
 		at := prev + 1 + uint64(i)
-		if at <= n.lastIndex() {
-			if n.termAt(at) == e.term {
-				continue
-			}
-			n.log = slices.Clone(n.log[:at-1])
+		if at <= n.lastIndex() && n.termAt(at) == e.term {
+			continue
 		}
-		n.log = append(n.log, e)
+		if n.disk.full > 0 {
+			return // it cannot take them, and says nothing
+		}
+		n.cutLog(at - 1)
+		n.appendEntry(e)
+		news = true
 	}
-	n.commitTo(min(commit, prev+uint64(len(entries))))
-	answer(true, prev+uint64(len(entries)))
+	n.commitTo(min(commit, upto))
+	if !news || n.s.faults.ackFirst {
+		acked := min(upto, n.synced)
+		if n.s.faults.ackFirst {
+			acked = upto
+		}
+		answer(true, acked)
+	}
+	if news {
+		n.persist(func() {
+			if n.term == term {
+				answer(true, min(upto, n.synced))
+			}
+		})
+	}
 }
 
 func (n *node) gotAnswer(from int, theirs, term uint64, ok bool, match uint64) {
@@ -260,23 +367,36 @@ func (n *node) gotAnswer(from int, theirs, term uint64, ok bool, match uint64) {
 	n.ack[from] = int64(n.clk.Now())
 	if !ok {
 		n.next[from] = max(1, min(match+1, n.next[from]))
-		n.replicate(from)
+		n.sendEntries(from)
 		return
 	}
 	n.match[from] = max(n.match[from], match)
 	n.next[from] = n.match[from] + 1
-	for i := n.lastIndex(); i > n.commit && n.termAt(i) == n.term; i-- {
-		have := 1
-		for id := range nodeCount {
-			if id != n.id && n.match[id] >= i {
-				have++
+	n.advance()
+}
+
+// advance commits what a majority has on disk, if it is of this term: with it goes all
+// that stands before it.
+func (n *node) advance() {
+	if n.role != leader {
+		return
+	}
+	g, at := n.group()
+	for i := n.lastIndex(); i > n.commit && (n.termAt(i) == n.term || n.s.faults.oldTermCount); i-- {
+		have := uint(0)
+		for id := range n.s.nodes {
+			if (id == n.id && (n.synced >= i || n.s.faults.ackFirst)) || (id != n.id && n.match[id] >= i) {
+				have |= 1 << id
 			}
 		}
-		if have >= majority {
+		if g.count(have) >= g.majority() {
 			n.commitTo(i)
 			n.broadcast()
-			return
+			break
 		}
+	}
+	if n.role == leader && !g.voter[n.id] && n.commit >= at {
+		n.stepDown("it votes no more")
 	}
 }
 
@@ -289,7 +409,7 @@ func (n *node) commitTo(i uint64) {
 	lag := time.Duration(n.s.rng.IntN(3)) * time.Millisecond
 	if n.role != leader {
 		lag += time.Duration(n.s.rng.IntN(30)) * time.Millisecond
-		if n.s.chance(n.s.shape.slowApply) {
+		if n.s.chance(n.s.sc.Slow) {
 			lag += time.Duration(n.s.rng.IntN(900)) * time.Millisecond
 		}
 	}
@@ -304,8 +424,8 @@ func (n *node) applyTo(i uint64) {
 	before := n.state()
 	n.applied = i
 	now := n.state()
-	if now.Uplink.Marked != before.Uplink.Marked && now.Uplink.Marked > n.bootLast {
-		n.witness.Saw(now.Uplink, n.reading())
+	if now.Uplink.Marked != before.Uplink.Marked && now.Uplink.Marked > n.bootLast && n.witness.Saw(now.Uplink, n.reading()) {
+		n.keepSighting()
 	}
 	for _, p := range n.takePending(func(p pendingEntry) bool { return p.index <= i }) {
 		if n.termAt(p.index) == p.term {
@@ -326,32 +446,58 @@ func (n *node) applyTo(i uint64) {
 
 // here proposes on this node, which must lead.
 func (n *node) here(data []byte, done func(index uint64)) {
-	n.log = append(n.log, entry{term: n.term, data: data})
+	if !n.propel(entry{term: n.term, data: data}) {
+		done(0)
+		return
+	}
 	n.pending = append(n.pending, pendingEntry{n.lastIndex(), n.term, done})
-	n.broadcast()
+	n.advance() // one voter is a majority of one
+}
+
+// reshape changes the group, if the last change is committed and this leadership's own
+// empty entry too.
+func (n *node) reshape(id int, change func(*group)) {
+	g, at := n.group()
+	next := *g
+	change(&next)
+	if next == *g || at > n.commit || n.noop > n.commit || n.role != leader {
+		return
+	}
+	n.s.trace("%s reshapes the group: n%d", n.name, id+1)
+	n.next[id] = max(1, min(n.next[id], n.lastIndex()+1))
+	n.propel(entry{term: n.term, group: &next})
 }
 
 // confirm proves that no newer leader had been elected when it was called: a
 // majority answers, after that, that their term is still ours (decision 3).
 func (n *node) confirm(done func(ok bool)) {
-	term, have, over := n.term, 1, false
+	g, _ := n.group()
+	term, have, over := n.term, uint(1)<<n.id, false
 	finish := func(ok bool) {
 		if !over {
 			over = true
 			done(ok && n.role == leader && n.term == term)
 		}
 	}
-	for id := range nodeCount {
-		if id == n.id {
+	if g.count(have) >= g.majority() {
+		finish(true)
+		return
+	}
+	open := 0
+	for id := range n.s.nodes {
+		if id == n.id || !g.voter[id] {
 			continue
 		}
+		open++
 		n.call(id, 700*time.Millisecond, func(dst *node, answer func(any)) { answer(dst.term) }, func(v any, ok bool) {
+			open--
 			if ok && v.(uint64) == term {
-				have++
+				have |= 1 << id
 			}
-			if have >= majority {
+			switch {
+			case g.count(have) >= g.majority():
 				finish(true)
-			} else if !ok || v.(uint64) > term {
+			case open == 0 || (ok && v.(uint64) > term):
 				finish(false)
 			}
 		}, nil)

@@ -4,19 +4,18 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
+
+	"github.com/forgeyard/forgeyard-node/simulation/scenario"
 )
 
 var (
-	seedCount = flag.Int("seeds", 200, "how many sites to simulate")
+	seedCount = flag.Int("seeds", 100, "how many sites to simulate")
 	firstSeed = flag.Uint64("seed", 1, "the first of them")
 )
 
-// TestSeeds simulates whole sites. With -v and one seed it prints the trace, which ends
+// TestSeeds simulates whole sites. With one seed and -v it prints the trace, which ends
 // with its digest.
 func TestSeeds(t *testing.T) {
 	if *seedCount == 1 {
@@ -27,44 +26,30 @@ func TestSeeds(t *testing.T) {
 		report(t, Run(*firstSeed, o))
 		return
 	}
-	var virtual, entries, elections, ended, delegated atomic.Int64
-	start := time.Now()
-	t.Run("site", func(t *testing.T) {
-		const step = 25
-		for at := 0; at < *seedCount; at += step {
-			from, to := *firstSeed+uint64(at), *firstSeed+uint64(min(at+step, *seedCount))
-			t.Run(fmt.Sprintf("%d-%d", from, to-1), func(t *testing.T) {
-				t.Parallel()
-				for seed := from; seed < to; seed++ {
-					r := Run(seed, Options{})
-					virtual.Add(int64(r.Virtual))
-					entries.Add(int64(r.Entries))
-					elections.Add(int64(r.Elections))
-					ended.Add(int64(r.Ended))
-					delegated.Add(int64(r.Delegated))
-					report(t, r)
-				}
-			})
-		}
-	})
-	took := time.Since(start)
-	hours := time.Duration(virtual.Load()).Hours()
-	fmt.Printf("%d sites, %.1f site-hours in %s: %.0f site-hours per minute on %d processors; %d entries, %d elections, %d jobs ended, %d of them delegated\n",
-		*seedCount, hours, took.Round(time.Millisecond), hours/took.Minutes(), runtime.GOMAXPROCS(0), entries.Load(), elections.Load(), ended.Load(), delegated.Load())
+	total := Batch(*firstSeed, *seedCount, func(r Result) bool { report(t, r); return !t.Failed() })
+	fmt.Println(total)
+	if total.Collected == 0 || total.Elections == 0 || total.Ended == 0 || total.Delegated == 0 {
+		t.Errorf("nothing happened: %s", total)
+	}
 }
 
 func report(t *testing.T, r Result) {
 	t.Helper()
 	if r.Broken != nil {
-		t.Errorf("seed %d breaks %v\n%s\n%s\nagain: make sim SEED=%d", r.Seed, r.Broken, strings.Join(r.Tail, "\n"), r.Trace, r.Seed)
+		t.Errorf("seed %d breaks %v\n%s\n%s\nagain: make sim SEED=%d", r.Scenario.Seed, r.Broken, strings.Join(r.Tail, "\n"), r.Trace, r.Scenario.Seed)
 	}
 }
 
-// TestReplay: the same seed gives the same trace, byte for byte, also beside others.
+// TestReplay: the same seed gives the same trace, byte for byte, also beside others, and
+// so does the scenario that it draws, read from its file.
 func TestReplay(t *testing.T) {
 	for seed := uint64(1); seed <= 12; seed++ {
+		sc, err := scenario.Parse("drawn", []byte(scenario.Draw(seed, scenario.Taste{}).Format()))
+		if err != nil {
+			t.Fatal(err)
+		}
 		var first, second strings.Builder
-		a, b := Run(seed, Options{Trace: &first}), Run(seed, Options{Trace: &second})
+		a, b := Run(seed, Options{Trace: &first}), Play(sc, Options{Trace: &second})
 		if a.Trace != b.Trace || first.String() != second.String() {
 			one, two := strings.Split(first.String(), "\n"), strings.Split(second.String(), "\n")
 			for i := range min(len(one), len(two)) {

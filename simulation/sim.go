@@ -4,19 +4,21 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/zeebo/blake3"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/simulation/scenario"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
-// The site of every run: three voters.
-const (
-	nodeCount = 3
-	majority  = nodeCount/2 + 1
-)
+// maxNodes bounds a site.
+const maxNodes = scenario.MaxNodes
 
 // tailLines is how much of the trace a failing run shows.
 const tailLines = 60
@@ -35,13 +37,16 @@ func (v *Violation) Error() string { return fmt.Sprintf("%s at %s: %s", v.Invari
 
 // Result is one run.
 type Result struct {
-	Seed      uint64
+	Scenario  scenario.Scenario
 	Trace     string        // `TRACE b3:…`, the digest of every line
+	Lines     int           // of the trace
 	Virtual   time.Duration // true time that passed
-	Entries   int           // committed entries
+	Events    int
+	Entries   int // committed entries
 	Elections int
 	Ended     int // jobs that ended
 	Delegated int
+	Collected int // objects
 	Broken    *Violation
 	Tail      []string // the last lines of the trace
 }
@@ -52,13 +57,16 @@ type Options struct {
 }
 
 // Run plays the site of a seed.
-func Run(seed uint64, o Options) Result { return play(seed, o, honest()) }
+func Run(seed uint64, o Options) Result { return Play(scenario.Draw(seed, scenario.Taste{}), o) }
 
-func play(seed uint64, o Options, f hooks) Result {
-	s := newSim(seed, o, f)
+// Play plays a scenario.
+func Play(sc scenario.Scenario, o Options) Result { return play(sc, o, honest()) }
+
+func play(sc scenario.Scenario, o Options, f hooks) Result {
+	s := newSim(sc, o, f)
 	s.boot()
-	s.shape.plan(s)
-	s.safety()
+	s.arrange()
+	s.runUntil(int64(sc.Length), nil) // the safety half
 	s.heal()
 	s.progress()
 	s.finish()
@@ -66,17 +74,18 @@ func play(seed uint64, o Options, f hooks) Result {
 }
 
 type sim struct {
-	seed   uint64
+	sc     scenario.Scenario
+	config sitecfg.Site
+	terms  lease.UplinkTerms
 	rng    *rand.Rand
 	now    int64 // true time
 	events queue
 	count  int
 	ids    int // message ids, completions, manifests
-	nodes  [nodeCount]*node
+	nodes  []*node
 	net    *network
 	up     *central
 	world  world
-	shape  shape
 	faults hooks
 	client client
 	work   map[string]*plan // by the title of the spec
@@ -86,25 +95,28 @@ type sim struct {
 	broken    *Violation
 	healing   bool // the safety half is over
 	elections int
+	collected int
 
-	out  io.Writer
-	hash *blake3.Hasher
-	tail []string
+	out   io.Writer
+	hash  *blake3.Hasher
+	line  []byte
+	lines int
+	tail  []string
+	found map[string]bool // what the scenario expects of the trace, and was seen
 }
 
-func newSim(seed uint64, o Options, f hooks) *sim {
+func newSim(sc scenario.Scenario, o Options, f hooks) *sim {
 	s := &sim{
-		seed: seed, rng: rand.New(rand.NewPCG(seed, 0x666f726765796172)), faults: f, out: o.Trace, hash: blake3.New(),
-		work: map[string]*plan{}, store: map[forgeyard.Digest]saved{},
+		sc: sc, config: configOf(sc), terms: termsOf(sc), rng: rand.New(rand.NewPCG(sc.Seed, 0x73696d)), faults: f, out: o.Trace, hash: blake3.New(),
+		work: map[string]*plan{}, store: map[forgeyard.Digest]saved{}, found: map[string]bool{},
+	}
+	if f.config != nil {
+		f.config(&s.config)
 	}
 	s.world.states = []*site.State{{}}
 	s.world.replies = []site.Reply{{}}
 	s.net = &network{s: s}
 	s.checks = checkers()
-	s.shape = draw(s.rng)
-	if f.shape != nil {
-		f.shape(&s.shape)
-	}
 	s.up = newCentral(s)
 	s.client.s = s
 	return s
@@ -201,13 +213,22 @@ func (s *sim) newID(kind string) string {
 
 // trace writes one line, one state change.
 func (s *sim) trace(format string, args ...any) {
-	line := fmt.Sprintf("%10.3fs  ", float64(s.now)/1e9) + fmt.Sprintf(format, args...)
-	if s.out != nil {
-		fmt.Fprintln(s.out, line)
+	at := s.now / 1e6
+	s.line = fmt.Appendf(s.line[:0], "%6d.%03ds  ", at/1000, at%1000)
+	s.line = append(fmt.Appendf(s.line, format, args...), '\n')
+	s.lines++
+	_, err := s.hash.Write(s.line)
+	if err == nil && s.out != nil {
+		_, err = s.out.Write(s.line)
 	}
-	_, err := s.hash.WriteString(line + "\n")
 	if err != nil {
-		panic(err) // a hash takes everything
+		panic(err) // a hash takes everything, and a trace that is cut short is none
+	}
+	line := string(s.line[:len(s.line)-1])
+	for _, e := range s.sc.Expect {
+		if e.Text != "" && strings.Contains(line, e.Text) {
+			s.found[e.Text] = true
+		}
 	}
 	if len(s.tail) >= 2*tailLines {
 		s.tail = append(s.tail[:0:0], s.tail[len(s.tail)-tailLines:]...)
@@ -226,11 +247,13 @@ func (s *sim) fail(invariant, format string, args ...any) {
 
 func (s *sim) result() Result {
 	r := Result{
-		Seed: s.seed, Virtual: time.Duration(s.now), Entries: len(s.world.entries), Elections: s.elections, Broken: s.broken,
-		Ended: s.head().Ended.Len(), Delegated: len(s.up.jobs),
+		Scenario: s.sc, Lines: s.lines, Virtual: time.Duration(s.now), Events: s.count, Entries: len(s.world.entries), Elections: s.elections,
+		Broken: s.broken, Ended: s.head().Ended.Len(), Delegated: len(s.up.jobs), Collected: s.collected,
 	}
 	var sum forgeyard.Digest
-	s.hash.Digest().Read(sum[:])
+	if _, err := s.hash.Digest().Read(sum[:]); err != nil {
+		panic(err)
+	}
 	r.Trace = "TRACE " + sum.String()
 	if s.out != nil {
 		fmt.Fprintln(s.out, r.Trace)
@@ -242,17 +265,19 @@ func (s *sim) result() Result {
 // head is the newest committed state, which no node may have seen yet.
 func (s *sim) head() *site.State { return s.world.states[len(s.world.states)-1] }
 
-func (s *sim) safety() { s.runUntil(int64(s.shape.safety), nil) }
-
 // heal ends every fault: what follows must come to rest.
 func (s *sim) heal() {
+	if s.broken != nil {
+		return
+	}
 	s.healing = true
 	s.trace("HEAL")
-	s.net.healLinks(true)
-	s.net.loss, s.net.dup, s.net.tail = 0, 0, 0
+	s.net.healAll()
+	s.up.heal()
 	for _, n := range s.nodes {
+		n.disk = disk{}
 		n.resume()
-		if !n.up {
+		if !n.up && !n.gone {
 			n.start(false)
 		}
 	}
@@ -263,6 +288,7 @@ func (s *sim) heal() {
 // silence of an offline-authorised holder that the heal itself made unreachable.
 const healWithin = 20 * time.Minute
 
+// progress is the liveness half.
 func (s *sim) progress() {
 	if s.broken != nil {
 		return
@@ -276,10 +302,36 @@ func (s *sim) progress() {
 }
 
 func (s *sim) finish() {
-	if s.broken != nil {
-		return
-	}
 	for _, c := range s.checks {
-		c.end(s)
+		if s.broken == nil {
+			c.end(s)
+		}
+	}
+	if s.broken == nil {
+		s.expectations()
+	}
+}
+
+// expectations are what the story says of its own end.
+func (s *sim) expectations() {
+	status := map[string]job.Status{}
+	for _, j := range s.head().Jobs.All() {
+		status[j.Spec.Title] = j.Status
+	}
+	for _, e := range s.sc.Expect {
+		switch e.Status {
+		case "trace":
+			if !s.found[e.Text] {
+				s.fail("story", "no line of the trace holds %q", e.Text)
+			}
+		case "none":
+			if s.found[e.Text] {
+				s.fail("story", "a line of the trace holds %q", e.Text)
+			}
+		default:
+			if got := status[e.Job]; string(got) != e.Status {
+				s.fail("story", "%s is %s, %s was expected", e.Job, got, e.Status)
+			}
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -27,6 +28,8 @@ type execution struct {
 	seq      int
 	stopping string
 	ticked   int64
+	tries    int
+	needs    []forgeyard.Digest // content that it was given
 }
 
 // completion is a finished result; it is on disk before the first proposal.
@@ -34,12 +37,14 @@ type completion struct {
 	authority forgeyard.Authority
 	message   forgeyard.MessageID
 	result    job.Result
+	safe      bool // it is there whatever happens
 }
 
 // saved is what a checkpoint holds.
 type saved struct {
 	progress time.Duration
 	job      forgeyard.JobID
+	seq      int
 }
 
 // killMax is how long a forced stop takes at most, as lease.DefaultTerms says.
@@ -58,9 +63,6 @@ func (n *node) begin(j site.Job, l lease.Lease) {
 	x := &execution{n: n, authority: l.Authority, job: j, lease: l, plan: n.s.work[j.Spec.Title]}
 	n.execs = append(n.execs, x)
 	n.s.trace("%s starts %s, resuming %q", n.name, short(x.authority), j.ResumeFrom.Short())
-	for _, c := range n.s.checks {
-		c.started(n.s, x)
-	}
 	x.phase(job.PhasePreparing)
 	n.after(n.s.within(50*time.Millisecond, 600*time.Millisecond), x.prepared)
 }
@@ -69,27 +71,94 @@ func (x *execution) phase(p job.Phase) {
 	x.n.propose(x.n.name, site.Phase{Authority: x.authority, Phase: p}, proposeFor, nil)
 }
 
+// prepared is told that the workspace stands: its content comes next.
 func (x *execution) prepared() {
 	if x.over {
 		return
 	}
-	p := x.plan
-	if p.failFirst > 0 {
-		p.failFirst--
+	if p := x.plan; p.Broken > 0 {
+		p.Broken--
 		x.complete(job.Result{Outcome: job.OutcomeFailed, Category: job.PreparationFailed, Message: "no workspace"})
 		return
 	}
-	if !x.job.ResumeFrom.IsZero() {
-		x.progress = x.n.s.store[x.job.ResumeFrom].progress
-		if p.rejects > 0 {
-			p.rejects--
+	var want []forgeyard.Digest
+	if x.plan.Input {
+		want = append(want, x.plan.input())
+	}
+	if from := x.resumeFrom(); !from.IsZero() {
+		want = append(want, from)
+	}
+	x.gather(want)
+}
+
+// resumeFrom is the state to restore: what the log says, and nothing else.
+func (x *execution) resumeFrom() forgeyard.Digest {
+	if x.n.s.faults.bestGuess {
+		var best forgeyard.Digest
+		for d, s := range x.n.s.store {
+			if s.job == x.authority.Job && (best.IsZero() || s.seq > x.n.s.store[best].seq) {
+				best = d
+			}
+		}
+		return best
+	}
+	return x.job.ResumeFrom
+}
+
+// gatherTries is how often content is asked for before the attempt ends without.
+const gatherTries = 5
+
+// gather brings what an attempt needs into the local store, under its pin.
+func (x *execution) gather(want []forgeyard.Digest) {
+	if x.over {
+		return
+	}
+	if len(want) == 0 {
+		x.run()
+		return
+	}
+	x.n.fetch(want[0], "attempt/"+string(x.authority.Attempt), func(ok bool) {
+		switch {
+		case x.over:
+		case ok:
+			x.needs = append(x.needs, want[0])
+			x.gather(want[1:])
+		case x.tries < gatherTries:
+			x.tries++
+			x.n.after(time.Second, func() { x.gather(want) })
+		case want[0] == x.resumeFrom():
+			x.release("resume_failed", "its checkpoint cannot be had")
+		default:
+			x.complete(job.Result{Outcome: job.OutcomeFailed, Category: job.InputFetch, Message: "nobody has its input"})
+		}
+	})
+}
+
+// run starts the workload.
+func (x *execution) run() {
+	if from := x.resumeFrom(); !from.IsZero() {
+		for _, c := range x.n.s.checks {
+			c.restored(x.n.s, x, from)
+		}
+		x.progress = x.n.s.store[from].progress
+		if p := x.plan; p.Rejects > 0 {
+			p.Rejects--
 			x.release("resume_rejected", "the program rejects the restored state")
 			return
 		}
 	}
 	x.alive, x.ticked = true, x.n.s.now
 	x.phase(job.PhaseRunning)
-	x.n.after(x.n.s.within(100*time.Millisecond, time.Second), x.tick)
+	x.later(x.n.s.within(100*time.Millisecond, time.Second), x.tick)
+}
+
+// later is for the workload itself, which a fault may let outlive its agent.
+func (x *execution) later(d time.Duration, f func()) {
+	if x.n.s.faults.orphans {
+		x.n.s.after(int64(d), f)
+		return
+	}
+	x.n.after(d, f)
 }
 
 // tick is the workload living on: it acts, whatever the site thinks of it, until it is
@@ -109,23 +178,47 @@ func (x *execution) tick() {
 	}
 	switch {
 	case x.over: // it was killed, and takes its time to die
-	case x.progress >= x.plan.total:
+	case x.progress >= x.plan.Work:
 		x.finish()
 		return
-	case x.plan.every > 0 && x.since >= x.plan.every && x.stopping == "":
+	case x.plan.Every > 0 && x.since >= x.plan.Every && x.stopping == "":
 		x.since = 0
 		x.checkpoint()
 	}
-	x.n.after(s.within(100*time.Millisecond, time.Second), x.tick)
+	x.later(s.within(100*time.Millisecond, time.Second), x.tick)
 }
 
 func (x *execution) finish() {
 	x.alive = false
 	x.phase(job.PhaseUploading)
-	r := job.Result{Outcome: job.OutcomeDone}
-	if x.plan.fails {
-		r = job.Result{Outcome: job.OutcomeFailed, Category: job.WorkloadFailed, Message: "exit code 1", ExitCode: 1}
+	if x.plan.Fails {
+		x.completeIn(job.Result{Outcome: job.OutcomeFailed, Category: job.WorkloadFailed, Message: "exit code 1", ExitCode: 1})
+		return
 	}
+	if !x.plan.Output {
+		x.completeIn(job.Result{Outcome: job.OutcomeDone})
+		return
+	}
+	out := cas.Sum([]byte(x.n.s.newID("output")))
+	x.upload(out, x.n.clk.Now().Add(uploadFor))
+}
+
+// upload copies the result before the completion is proposed; when that takes too long,
+// the result is marked short (decision 0004 of the project).
+func (x *execution) upload(out forgeyard.Digest, until forgeyard.Instant) {
+	if x.over {
+		return
+	}
+	x.n.replicate(out, "job/"+string(x.authority.Job)+"/outputs", func(r replicas, ok bool) {
+		if !ok && (len(r.nodes) == 0 || x.n.clk.Now() < until) {
+			x.n.after(2*time.Second, func() { x.upload(out, until) })
+			return
+		}
+		x.completeIn(job.Result{Outcome: job.OutcomeDone, Outputs: []job.Output{{Path: "out", Digest: out, Size: 1}}, Replicas: r.nodes, Short: r.short})
+	})
+}
+
+func (x *execution) completeIn(r job.Result) {
 	x.n.after(x.n.s.within(10*time.Millisecond, 500*time.Millisecond), func() {
 		if !x.over {
 			x.complete(r)
@@ -135,17 +228,27 @@ func (x *execution) finish() {
 
 func (x *execution) complete(r job.Result) {
 	x.alive, x.over = false, true
-	x.n.spoolAndDeliver(completion{x.authority, forgeyard.MessageID(x.n.s.newID("m")), r})
+	x.n.spoolAndDeliver(&completion{authority: x.authority, message: forgeyard.MessageID(x.n.s.newID("m")), result: r})
 }
 
-func (n *node) spoolAndDeliver(c completion) {
-	n.spool = append(n.spool, c)
+// spoolAndDeliver writes a completion down, then sends it. On a disk that takes nothing it
+// is sent all the same: that risks a repeat of the work after a crash, never a wrong
+// result.
+func (n *node) spoolAndDeliver(c *completion) {
 	n.s.trace("%s finishes %s: %s %s", n.name, short(c.authority), c.result.Outcome, c.result.Category)
-	n.deliver(c, nil)
+	if n.disk.full > 0 {
+		n.deliver(c, nil)
+		return
+	}
+	n.spool = append(n.spool, c)
+	n.after(n.syncFor(), func() {
+		c.safe = true
+		n.deliver(c, nil)
+	})
 }
 
 // deliver brings a completion to its answer, however long that takes.
-func (n *node) deliver(c completion, then func()) {
+func (n *node) deliver(c *completion, then func()) {
 	n.propose(n.name, site.Complete{Authority: c.authority, Message: c.message, Result: c.result}, proposeFor, func(r site.Reply, known bool) {
 		v, err := site.Value[site.Completed](r)
 		if !known || err != nil {
@@ -153,7 +256,7 @@ func (n *node) deliver(c completion, then func()) {
 			return
 		}
 		n.s.trace("%s is answered for %s: %s", n.name, short(c.authority), v.Verdict)
-		n.spool = slices.DeleteFunc(n.spool, func(o completion) bool { return o.message == c.message })
+		n.spool = slices.DeleteFunc(n.spool, func(o *completion) bool { return o.message == c.message })
 		n.ended(c.authority.Lease)
 		if then != nil {
 			then()
@@ -179,7 +282,7 @@ func (n *node) ended(id forgeyard.LeaseID) {
 func (n *node) cancelUnstarted(id forgeyard.LeaseID, why string) {
 	for _, a := range n.book.ToRenew() {
 		if a.Lease == id {
-			n.spoolAndDeliver(completion{a, forgeyard.MessageID(n.s.newID("m")), job.Result{Outcome: job.OutcomeCancelled, Message: why}})
+			n.spoolAndDeliver(&completion{authority: a, message: forgeyard.MessageID(n.s.newID("m")), result: job.Result{Outcome: job.OutcomeCancelled, Message: why}})
 		}
 	}
 }
@@ -200,13 +303,17 @@ func (x *execution) kill(why string) {
 	x.n.s.trace("%s kills %s: %s", x.n.name, short(x.authority), why)
 	x.over = true
 	if x.n.resuming {
-		x.die(why)
+		x.die()
 		return
 	}
-	x.n.after(x.n.s.within(0, killMax-200*time.Millisecond), func() { x.die(why) })
+	most := killMax - 200*time.Millisecond
+	if x.n.s.faults.slowKill {
+		most *= 8
+	}
+	x.n.after(x.n.s.within(0, most), x.die)
 }
 
-func (x *execution) die(string) {
+func (x *execution) die() {
 	x.alive, x.over = false, true
 	x.n.book.Over(x.authority.Lease)
 }
@@ -220,7 +327,7 @@ func (x *execution) stop(kind, why string) {
 	x.n.after(x.n.s.within(10*time.Millisecond, x.plan.spec.Stop.Grace), func() {
 		switch {
 		case x.over:
-		case x.alive && x.plan.every > 0:
+		case x.alive && x.plan.Every > 0:
 			x.alive = false
 			x.commit(false, func(site.Checkpointed, error) { x.release(kind, why) })
 		default:
@@ -241,7 +348,7 @@ func (x *execution) release(kind, detail string) {
 // checkpoint takes one: while the work goes on, or by ending the tree and going on in
 // place with the next epoch.
 func (x *execution) checkpoint() {
-	if x.plan.sealed {
+	if x.plan.Sealed {
 		x.commit(false, func(site.Checkpointed, error) {})
 		return
 	}
@@ -269,20 +376,37 @@ func (x *execution) commit(goOn bool, then func(site.Checkpointed, error)) {
 	s := x.n.s
 	x.seq++
 	id := cas.Sum([]byte(s.newID("manifest")))
-	s.store[id] = saved{x.progress, x.authority.Job}
-	body := site.Checkpoint{
+	s.store[id] = saved{x.progress, x.authority.Job, s.ids}
+	lost := func(why string) {
+		then(site.Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Unknown, "%s", why))
+	}
+	x.n.replicate(id, "job/"+string(x.authority.Job)+"/checkpoint/"+id.Hex()[:16], func(r replicas, ok bool) {
+		if !ok {
+			lost("too few nodes take a copy")
+			return
+		}
+		x.propose(id, r, goOn, func(r site.Reply, known bool) {
+			if !known {
+				lost("the outcome could not be learnt")
+				return
+			}
+			v, err := site.Value[site.Checkpointed](r)
+			then(v, err)
+		})
+	})
+}
+
+// propose asks for a checkpoint to be committed, whose bytes are where r says.
+func (x *execution) propose(id forgeyard.Digest, r replicas, goOn bool, done func(site.Reply, bool)) {
+	x.n.propose(x.n.name, site.Checkpoint{
 		Authority: x.authority, Continue: goOn, Productive: true,
 		Commit: checkpoint.Commit{
 			Seq: x.seq, Manifest: id, Payload: cas.Sum([]byte("payload" + id.Hex())), Marker: cas.Sum([]byte("marker" + id.Hex())), Bytes: 1,
-			Attempt: x.authority.Attempt, Epoch: x.authority.Fence.Epoch, Replicas: []forgeyard.RunnerID{x.n.runner, s.nodes[(x.n.id+1)%nodeCount].runner}, Consistency: checkpoint.Application,
+			Attempt: x.authority.Attempt, Epoch: x.authority.Fence.Epoch, Replicas: r.nodes, Consistency: checkpoint.Application,
 		},
-	}
-	x.n.propose(x.n.name, body, proposeFor, func(r site.Reply, known bool) {
-		if !known {
-			then(site.Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Unknown, "the outcome could not be learnt"))
-			return
-		}
-		v, err := site.Value[site.Checkpointed](r)
-		then(v, err)
-	})
+	}, proposeFor, done)
+}
+
+func short(a forgeyard.Authority) string {
+	return fmt.Sprintf("%s@%s", forgeyard.Short(a.Job), a.Fence)
 }

@@ -377,6 +377,11 @@ func (c *change) memberSet(b MemberSet) error {
 		}
 		m.Removed = true
 		c.note("member", "%s removed by %s", m.Name, c.by)
+		for id, d := range c.Devices.All() {
+			if d.Host == m.Runner {
+				c.Devices = c.Devices.Put(id, d.HostLost(m.Name+" was removed"))
+			}
+		}
 	}
 	c.Members = c.Members.Put(b.Runner, m)
 	return nil

@@ -83,6 +83,7 @@ var table = []line{
 
 	// Around the product.
 	{dir: "simulation/explore", never: []string{"node", "mesh", "consensus"}},
+	{dir: "simulation/scenario", only: []string{"."}},
 	{dir: "simulation", never: []string{"node", "mesh", "consensus"}},
 	{dir: "simulation/raftsim", never: []string{"node", "mesh", "simulation"}},
 	{dir: "internal/cli"},

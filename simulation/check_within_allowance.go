@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/simulation/scenario"
 )
 
 // allowance is within-allowance: delegated work never runs past the authority that was
@@ -16,17 +17,17 @@ func newAllowance() *allowance { return &allowance{} }
 
 // changeCost is what one change of the leader may add: the way from the reading of a
 // figure to its application elsewhere, where a wall clock that is wrong by less than
-// maxWallError had to tell how long that took.
-const changeCost = 2 * maxWallError
+// scenario.MaxWallError had to tell how long that took.
+const changeCost = 2 * scenario.MaxWallError
 
 func (c *allowance) ran(s *sim, x *execution) {
 	g := x.job.Grant
 	if g == nil {
 		return
 	}
-	terms := s.shape.terms
+	terms := s.terms
 	span := g.Span(terms)
-	limit := lease.Stretch(span, lease.Terms{DriftPPM: int64(s.shape.config.Lease.Drift), Epsilon: 100 * time.Millisecond}) + killMax
+	limit := lease.Stretch(span, lease.Terms{DriftPPM: int64(s.config.Lease.Drift), Epsilon: 100 * time.Millisecond}) + killMax
 	limit += time.Duration(s.electionsSinceContact()) * changeCost
 	if silent := time.Duration(s.now - s.up.contact); silent > limit {
 		s.fail("within-allowance", "%s of %s runs on %s, %s after the daemon was last heard; %s were allowed", short(x.authority), g.ID, x.n.name, silent, span)

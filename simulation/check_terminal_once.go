@@ -21,16 +21,18 @@ type ending struct {
 	epoch   uint64
 	lastSeq uint64
 	index   uint64
+	message forgeyard.MessageID
 }
 
 func newTerminal() *terminal { return &terminal{written: map[forgeyard.JobID]ending{}} }
 
 func endingOf(s *site.State, j site.Job, index uint64) ending {
 	r, _ := s.Runs.Get(j.Run)
-	return ending{j.Status, j.Result, j.Ended, j.Epoch, r.LastSeq, index}
+	return ending{j.Status, j.Result, j.Ended, j.Epoch, r.LastSeq, index, j.Message}
 }
 
 func (c *terminal) applied(s *sim, e applied) {
+	c.repeated(s, e)
 	for id := range e.before.Open.All() {
 		j, ok := e.after.Jobs.Get(id)
 		if !ok {
@@ -51,6 +53,19 @@ func (c *terminal) applied(s *sim, e applied) {
 			s.fail("terminal-once", "index %d: job %s ended at index %d as %s (events %d), now it is %s (events %d), open %v",
 				e.index, forgeyard.Short(id), was.index, was.status, was.lastSeq, is.status, is.lastSeq, e.after.Open.Has(id))
 		}
+	}
+}
+
+// repeated looks at the answer to a completion that ended a job before: it is told that
+// it is known, and never that it came too late.
+func (c *terminal) repeated(s *sim, e applied) {
+	b, ok := e.cmd.Body.(site.Complete)
+	if !ok || !e.ok() {
+		return
+	}
+	v, err := site.Value[site.Completed](e.reply)
+	if was, ended := c.written[b.Authority.Job]; ended && was.message == b.Message && (err != nil || v.Verdict != site.DuplicateAccepted) {
+		s.fail("terminal-once", "index %d: the completion that ended job %s is answered %s when it comes again", e.index, forgeyard.Short(b.Authority.Job), v.Verdict)
 	}
 }
 

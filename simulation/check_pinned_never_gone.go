@@ -1,0 +1,87 @@
+package simulation
+
+import (
+	"slices"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// pinned is pinned-never-gone: nothing that a live attempt or a committed root needs is
+// collected, and what a commit says to be on a node was there, durably, when it was
+// committed.
+type pinned struct{ silent }
+
+func (pinned) collected(s *sim, n *node, d forgeyard.Digest) {
+	for _, x := range n.execs {
+		if !x.over && slices.Contains(x.needs, d) {
+			s.fail("pinned-never-gone", "%s collects %s, which %s needs", n.name, d.Short(), short(x.authority))
+		}
+	}
+	for _, j := range s.head().Jobs.All() {
+		if why := needs(s, j, n.runner, d); why != "" {
+			s.fail("pinned-never-gone", "%s collects %s, %s of %s", n.name, d.Short(), why, j.Spec.Title)
+		}
+	}
+}
+
+// needs says for what a job needs an object on a node, or nothing.
+func needs(s *sim, j site.Job, on forgeyard.RunnerID, d forgeyard.Digest) string {
+	if j.Status.Terminal() {
+		isOutput := slices.ContainsFunc(outputsOf(j), func(o job.Output) bool { return o.Digest == d })
+		if isOutput && slices.Contains(j.Result.Replicas, on) {
+			return "an output"
+		}
+		return ""
+	}
+	for _, k := range j.Checkpoints {
+		if k.Manifest == d && k.State == checkpoint.Good && slices.Contains(k.Replicas, on) {
+			return "a committed checkpoint"
+		}
+	}
+	for _, in := range j.Spec.Inputs {
+		if in.Digest == d && !slices.ContainsFunc(s.nodes, func(n *node) bool { return n.holds(d) }) {
+			return "the last copy of the input"
+		}
+	}
+	return ""
+}
+
+// holds says that a node has an object, or had it until damage took it, or a person the
+// whole node.
+func (n *node) holds(d forgeyard.Digest) bool {
+	x := n.objects.of[d]
+	return n.objects.lost[d] || (x != nil && x.safe)
+}
+
+func (pinned) applied(s *sim, e applied) {
+	if !accepts(e) {
+		return
+	}
+	switch b := e.cmd.Body.(type) {
+	case site.Checkpoint:
+		everywhere(s, b.Commit.Manifest, b.Commit.Replicas, e.index)
+	case site.Complete:
+		for _, o := range b.Result.Outputs {
+			everywhere(s, o.Digest, b.Result.Replicas, e.index)
+		}
+	}
+}
+
+func everywhere(s *sim, d forgeyard.Digest, on []forgeyard.RunnerID, index uint64) {
+	for _, r := range on {
+		if n := s.byRunner(r); n != nil && !n.gone && !n.holds(d) {
+			s.fail("pinned-never-gone", "index %d commits %s as being on %s, which does not have it", index, d.Short(), n.name)
+		}
+	}
+}
+
+func (pinned) end(s *sim) {
+	for _, j := range s.head().Jobs.All() {
+		for _, o := range outputsOf(j) {
+			everywhere(s, o.Digest, j.Result.Replicas, s.head().Index)
+		}
+	}
+}

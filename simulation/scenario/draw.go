@@ -1,0 +1,274 @@
+package scenario
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Taste narrows what Draw draws, for a test that needs certain company.
+type Taste struct {
+	Kinds    []string      // damages; empty: as drawn
+	Calm     time.Duration // mean time between two; 0: as drawn
+	TTL      time.Duration // 0: as drawn
+	Late     bool          // answers to renewals always come through, however late
+	Delegate bool          // every job is delegated
+	Adjust   func(*Job)    // of each job
+}
+
+// MaxWallError is what a wall clock is wrong by in a run in which elapsed time may
+// have to be told by it. A clock that is wrong by hours is noticed by its reader, one
+// that is wrong by minutes is not.
+const MaxWallError = 400 * time.Millisecond
+
+// Draw makes the scenario of a seed: its shape first, then its work, then its damage.
+func Draw(seed uint64, t Taste) Scenario {
+	d := drawer{r: rand.New(rand.NewPCG(seed, 0x666f726765796172)), t: t}
+	d.s = Scenario{Story: []string{fmt.Sprintf("seed %d", seed)}, Seed: seed}
+	d.shape()
+	for i := range 3 + d.r.IntN(6) {
+		d.job(fmt.Sprintf("j%d", i+1))
+	}
+	d.people()
+	d.damages()
+	return d.s
+}
+
+type drawer struct {
+	r       *rand.Rand
+	t       Taste
+	s       Scenario
+	calm    time.Duration
+	longest time.Duration
+	power   bool // machines lose power, and not only their process
+	bad     int  // the one node whose wall clock may be wrong; 0: none
+	gone    int  // the one node that a person removes; 0: none
+}
+
+func (d *drawer) pick(ds ...time.Duration) time.Duration { return ds[d.r.IntN(len(ds))] }
+
+func (d *drawer) chance(perMille int) bool { return d.r.IntN(1000) < perMille }
+
+// within draws from [lo, hi), in whole milliseconds.
+func (d *drawer) within(lo, hi time.Duration) time.Duration {
+	if hi <= lo {
+		return lo
+	}
+	return round(lo + time.Duration(d.r.Int64N(int64(hi-lo))))
+}
+
+func (d *drawer) shape() {
+	s := &d.s
+	s.Length = d.within(90*time.Second, 240*time.Second)
+	s.Nodes = []int{3, 3, 3, 4, 5, 5}[d.r.IntN(6)]
+	s.Voters = 3
+	if s.Nodes == 5 && d.chance(300) {
+		s.Voters = 5
+	}
+	d.calm = d.pick(3*time.Second, 8*time.Second, 20*time.Second)
+	d.longest = d.pick(8*time.Second, 25*time.Second, time.Minute)
+	s.TTL = d.pick(3*time.Second, 6*time.Second, 15*time.Second)
+	s.Grace = d.pick(0, 5*time.Second, 20*time.Second)
+	s.Copies = 1 + d.r.IntN(3)
+	s.Silent = d.pick(2*time.Second, 5*time.Second, 10*time.Second)
+	s.UpGrace = d.pick(0, 5*time.Second, 20*time.Second)
+	s.Allowed = s.Silent + d.pick(0, 10*time.Second, 40*time.Second, 90*time.Second)
+	for i := range s.Nodes {
+		s.Devices[i] = []int{0, 0, 1, 2}[d.r.IntN(4)]
+	}
+	s.Slow = []int{0, 20, 200}[d.r.IntN(3)]
+	s.Late = d.chance(500) || d.t.Late
+	d.power = d.chance(330)
+	d.bad = d.r.IntN(s.Nodes + 1)
+	if s.Nodes > 3 && d.chance(300) {
+		d.gone = 1 + d.r.IntN(s.Nodes)
+	}
+	if d.t.Calm > 0 {
+		d.calm = d.t.Calm
+	}
+	if d.t.TTL > 0 {
+		s.TTL = d.t.TTL
+	}
+}
+
+func (d *drawer) policy(grace, offline []time.Duration) Policy {
+	switch d.r.IntN(3) {
+	case 0:
+		return Policy{Name: "continuous"}
+	case 1:
+		return Policy{"grace", d.pick(grace...)}
+	}
+	return Policy{"offline", d.pick(offline...)}
+}
+
+func (d *drawer) job(name string) {
+	s := &d.s
+	j := Job{Name: name, At: d.within(0, s.Length*2/3), Work: d.within(2*time.Second, 40*time.Second), Fails: d.chance(100), Delegated: d.chance(500) || d.t.Delegate}
+	if j.Delegated {
+		j.Grant = d.policy([]time.Duration{0, s.Allowed / 4, s.Allowed / 2, s.Allowed}, []time.Duration{s.Silent, s.Allowed / 2, s.Allowed, 2 * s.Allowed})
+	}
+	j.CPU = []int64{500, 1000, 2000}[d.r.IntN(3)]
+	j.Policy = d.policy([]time.Duration{time.Second, 5 * time.Second, 20 * time.Second}, []time.Duration{10 * time.Second, 40 * time.Second, 90 * time.Second})
+	j.Effects, j.Budget, j.Never = d.chance(330), d.r.IntN(12), d.chance(150)
+	if d.chance(500) {
+		j.Every, j.Sealed = d.within(2*time.Second, 10*time.Second), d.chance(500)
+		if d.chance(150) {
+			j.Rejects = 1 + d.r.IntN(2)
+		}
+	}
+	if d.chance(150) {
+		j.Broken = 1 + d.r.IntN(3)
+	}
+	j.Stop = d.pick(time.Second, 4*time.Second)
+	total := 0
+	for i, n := range s.Devices {
+		if i+1 != d.gone { // what leaves with its host serves nobody for long
+			total += n
+		}
+	}
+	if total > 0 && d.chance(250) {
+		j.Devices = 1 + d.r.IntN(min(2, total))
+	}
+	j.Input, j.Output = d.chance(400), d.chance(500)
+	if d.t.Adjust != nil {
+		d.t.Adjust(&j)
+	}
+	s.Jobs = append(s.Jobs, j)
+}
+
+// people draws what clients, administrators and the daemon's users do.
+func (d *drawer) people() {
+	end := d.s.Length
+	if len(d.t.Kinds) > 0 {
+		return
+	}
+	jobOf := func(delegated bool) string {
+		var names []string
+		for _, j := range d.s.Jobs {
+			if j.Delegated == delegated {
+				names = append(names, j.Name)
+			}
+		}
+		if len(names) == 0 {
+			return ""
+		}
+		return names[d.r.IntN(len(names))]
+	}
+	add := func(perMille int, x Damage, job bool) {
+		if d.chance(perMille) && (!job || x.Job != "") {
+			x.At = d.within(end/6, end)
+			d.s.Damage = append(d.s.Damage, x)
+		}
+	}
+	add(700, Damage{Kind: "cancel", Job: jobOf(false), Word: d.maybe(300, "force")}, true)
+	add(400, Damage{Kind: "take-back", Job: jobOf(true)}, true)
+	add(500, Damage{Kind: "raise", Job: jobOf(true)}, true)
+	add(300, Damage{Kind: "drain", Node: d.node(), Word: d.maybe(500, "cancel")}, false)
+	if d.gone > 0 {
+		add(1000, Damage{Kind: "remove", Node: d.gone}, false)
+	}
+	if d.s.Nodes == 5 {
+		add(200, Damage{Kind: "voters", Word: []string{"3", "5"}[d.r.IntN(2)]}, false)
+	}
+}
+
+func (d *drawer) maybe(perMille int, word string) string {
+	if d.chance(perMille) {
+		return word
+	}
+	return ""
+}
+
+// node draws one; the leader is where it hurts.
+func (d *drawer) node() int {
+	if d.chance(300) {
+		return Leader
+	}
+	return 1 + d.r.IntN(d.s.Nodes)
+}
+
+// drawn are the damages that chance may bring, in an order that is part of what a seed
+// means: append only.
+var drawn = []string{
+	"cut", "mute", "clog", "noise", "uplink", "deaf", "kill", "pause", "wall", "power", "sleep", "slow-disk", "full", "unreadable", "corrupt", "daemon",
+}
+
+// damages draws what breaks. A run knows only some kinds, so that each gets runs in which
+// it happens often, and in every company.
+func (d *drawer) damages() {
+	known := d.t.Kinds
+	if len(known) == 0 {
+		for _, k := range drawn {
+			if d.chance(400) && (k != "power" || d.power) {
+				known = append(known, k)
+			}
+		}
+	}
+	if len(known) == 0 {
+		known = []string{"kill", "cut", "uplink"}
+	}
+	jump := d.jump()
+	for at := d.within(d.calm/2, d.calm*2); at < d.s.Length; at += d.within(d.calm/2, d.calm*2) {
+		x := Damage{At: at, Kind: known[d.r.IntN(len(known))], Node: d.node(), For: d.within(500*time.Millisecond, d.longest)}
+		if d.shapeOf(&x, jump) {
+			d.s.Damage = append(d.s.Damage, x)
+		}
+	}
+	slices.SortStableFunc(d.s.Damage, func(a, b Damage) int { return int(a.At - b.At) })
+}
+
+// jump is how far the one bad wall clock of the run goes. Where machines lose power,
+// time may have to be told by it, and an error of hours the wrong way would be noticed.
+func (d *drawer) jump() Damage {
+	x := Damage{By: d.pick(MaxWallError, time.Hour), Word: d.maybe(500, "back")}
+	if d.power && x.Word == "" {
+		x.By = MaxWallError
+	}
+	return x
+}
+
+// shapeOf gives a damage what its kind needs; false: not in this run.
+func (d *drawer) shapeOf(x *Damage, jump Damage) bool {
+	s := &d.s
+	switch x.Kind {
+	case "cut":
+		x.Word = d.maybe(500, "uplink")
+	case "mute":
+		if d.chance(400) {
+			x.Peer = 1 + d.r.IntN(s.Nodes)
+		}
+		if x.Peer == x.Node {
+			x.Peer = 0
+		}
+		if d.chance(500) {
+			x.By = d.within(500*time.Millisecond, 6*time.Second)
+		}
+	case "clog":
+		x.By, x.Word = d.within(100*time.Millisecond, 6*time.Second), []string{"into", "from"}[d.r.IntN(2)]
+	case "noise":
+		x.Node, x.Loss, x.Dup, x.Tail = 0, d.r.IntN(200), d.r.IntN(200), d.r.IntN(200)
+	case "uplink":
+		x.Node, x.For = 0, d.within(time.Second, 2*s.Allowed)
+	case "kill", "power":
+		x.For = d.within(200*time.Millisecond, 20*time.Second)
+		if x.Kind == "power" && d.chance(300) {
+			x.Node = 0
+		}
+	case "pause", "sleep":
+		x.For = d.within(500*time.Millisecond, 40*time.Second)
+	case "wall":
+		x.Node, x.By, x.Word, x.For = d.bad, jump.By, jump.Word, 0
+		return d.bad > 0
+	case "slow-disk":
+		x.By = d.within(20*time.Millisecond, 900*time.Millisecond)
+	case "corrupt":
+		x.Word, x.For = []string{"spool", "witness", "tokens", "objects"}[d.r.IntN(4)], 0
+	case "daemon":
+		x.Node, x.Word = 0, []string{"restart", "slow", "forgets-unconfirmed"}[d.r.IntN(3)]
+		if x.Word == "slow" {
+			x.By = d.within(100*time.Millisecond, 4*time.Second)
+		}
+	}
+	return true
+}
