@@ -199,12 +199,12 @@ func trimsTooFar(s *site.State, b *site.OutboxAck) *site.State {
 	return s
 }
 
-// anyFigure lets a smaller figure of silence replace a larger one without a contact.
-func anyFigure(s *site.State, b *site.UplinkObserve) *site.State {
-	if b.Doubt == "" {
-		b.Contact = true
-	}
-	return s
+// shrinks halves the figure of silence that is committed.
+func shrinks(s *site.State, b *site.UplinkObserve) *site.State {
+	b.Used /= 2
+	out := *s
+	out.Uplink.Used /= 2
+	return &out
 }
 
 // sameToken leases a device under the token of its last lease.
@@ -241,14 +241,6 @@ func freeAtOnce(s *site.State, index, term uint64, data []byte) (*site.State, si
 		}
 	}
 	return next, r
-}
-
-// losesIntake forgets a delegation that it was given.
-func losesIntake(s *site.State, b *site.Delegate) *site.State {
-	if len(b.Grants) > 1 {
-		b.Grants = b.Grants[:len(b.Grants)-1]
-	}
-	return s
 }
 
 // neverGoesOn keeps what waited for the uplink waiting.

@@ -19,7 +19,7 @@ var faultSeeds = flag.Int("fault-seeds", 0, "how many seeds a seeded fault may s
 // seeded is one fault that a test puts into the rules or the shell.
 type seeded struct {
 	name, invariant string
-	needs           int // the seed that showed it when it was last measured
+	needs           int // the seed that showed it when it was last measured; 0: too rare for every run
 	taste           scenario.Taste
 	put             func(*hooks)
 }
@@ -31,14 +31,35 @@ func apply(f applies) func(*hooks) { return func(h *hooks) { h.apply = f } }
 func seededFaults() []seeded {
 	return []seeded{
 		{"two epochs may be current", "one-current-epoch", 1, scenario.Taste{}, apply(forgetsLease)},
-		{"the epoch of a checkpoint is not checked", "stale-never-commits", 40, scenario.Taste{}, apply(before(func(s *site.State, b *site.Checkpoint) *site.State {
+		{"a stale completion is taken for the current one", "stale-never-commits", 2, loners, apply(takesStale)},
+		{"the epoch of a checkpoint is not checked", "stale-never-commits", 0, lonersSaving, apply(before(func(s *site.State, b *site.Checkpoint) *site.State {
 			b.Commit.Epoch = currentEpoch(s, b.Authority)
 			return underCurrent(s, &b.Authority)
 		}))},
+		{"the epoch of a phase is not checked", "stale-never-commits", 67, scenario.Taste{}, apply(before(func(s *site.State, b *site.Phase) *site.State { return underCurrent(s, &b.Authority) }))},
+		{"a completion is accepted under a lease that ended", "stale-never-commits", 0, loners, apply(before(acceptsEnded))},
+		{"the term of a completion is not checked", "stale-never-commits", 0, loners, apply(before(ignoresTerm))},
+		{"a late result overwrites the terminal status", "terminal-once", 0, loners, apply(writesTwice)},
+		{"a completion's message is forgotten", "terminal-once", 32, scenario.Taste{}, apply(before(forgetsMessage))},
+		{"the daemon forgets which records it has", "exactly-once-upstream", 2, scenario.Taste{}, func(h *hooks) { h.forgetful = true }},
+		{"the daemon acknowledges before its disk has it", "exactly-once-upstream", 1, onlyDaemon, func(h *hooks) { h.hasty = true }},
+		{"one end is queued twice for the daemon", "exactly-once-upstream", 1, scenario.Taste{}, apply(after(twoOutcomes))},
 		{"the outbox is trimmed beyond the acknowledgement", "exactly-once-upstream", 2, scenario.Taste{}, apply(before(trimsTooFar))},
+		{"a new leader counts the silence from zero", "within-allowance", 2, onlyUplink, func(h *hooks) { h.base = fromZero }},
+		{"a new leader counts on from the committed figure alone", "within-allowance", 2, onlyUplink, func(h *hooks) { h.base = asCommitted }},
+		{"a committed figure of silence shrinks", "within-allowance", 0, onlyUplink, apply(before(shrinks))},
+		{"a holder does not listen to what the grant leaves", "within-allowance", 0, onlyUplink, func(h *hooks) { h.boundless = true }},
+		{"a holder counts from the receipt", "holder-stops-first", 20, silentNodes, func(h *hooks) { h.counted = fromReceipt }},
+		{"renewals are answered without a majority", "holder-stops-first", 0, silentNodes, func(h *hooks) { h.unconfirmed = true }},
+		{"an expiry does not hold renewals back", "holder-stops-first", 0, slowLog, func(h *hooks) { h.unserial, h.answer = true, renewsExpiring }},
+		{"a deposed leader's expiry counts", "holder-stops-first", 0, onlyPause, apply(anyTerm)},
 		{"a granter does not wait until it is certain", "holder-stops-first", 7, scenario.Taste{}, apply(alwaysCertain)},
+		{"the drift of clocks is not reckoned with", "holder-stops-first", 0, longSilence, func(h *hooks) { h.config = noDrift }},
+		{"a forced stop takes longer than it may", "holder-stops-first", 0, silentNodes, func(h *hooks) { h.slowKill = true }},
 		{"a workload outlives its agent", "holder-stops-first", 1, onlyKill, func(h *hooks) { h.orphans = true }},
-		{"a device's host admits any token", "device-single-holder", 107, scenario.Taste{}, func(h *hooks) { h.openGate = true }},
+		{"a device's host admits any token", "device-single-holder", 0, devices1, func(h *hooks) { h.openGate = true }},
+		{"a device is leased under its last token", "device-single-holder", 0, devices1, apply(after(sameToken))},
+		{"a device is free before it was reset", "device-single-holder", 0, devices1, apply(freeAtOnce)},
 		{"a rule asks something outside the log", "same-state", 10, scenario.Taste{}, func(h *hooks) { h.apply = impure() }},
 		{"a disk loses what was synced", "nothing-lost", 19, scenario.Taste{}, func(h *hooks) { h.amnesia = 12 }},
 		{"an entry is acknowledged before it is on disk", "nothing-lost", 2, onlyPower, func(h *hooks) { h.ackFirst = true }},
@@ -64,6 +85,9 @@ func TestFaults(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			most := *faultSeeds
+			if most == 0 && f.needs == 0 {
+				t.Skip("rare: make sim-long looks for it, this run has no time for so many sites")
+			}
 			if most == 0 {
 				most = 3*f.needs + 60
 			}
@@ -114,17 +138,39 @@ func TestEveryCheckerIsSeenToFail(t *testing.T) {
 
 // Tastes: the company that a fault needs.
 var (
-	onlyMute    = scenario.Taste{Kinds: []string{"mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Late: true}
-	onlyPause   = scenario.Taste{Kinds: []string{"pause"}, Calm: 8 * time.Second, TTL: 3 * time.Second}
-	onlyPower   = scenario.Taste{Kinds: []string{"power", "slow-disk"}, Calm: 3 * time.Second}
-	onlyDaemon  = scenario.Taste{Kinds: []string{"daemon"}, Calm: 3 * time.Second}
-	onlyUplink  = scenario.Taste{Kinds: []string{"uplink", "pause", "kill"}, Calm: 8 * time.Second, Delegate: true}
-	onlyKill    = scenario.Taste{Kinds: []string{"kill"}, Calm: 8 * time.Second, TTL: 3 * time.Second}
-	longSilence = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Adjust: func(j *scenario.Job) {
-		j.Policy, j.Effects, j.Work = scenario.Policy{Name: "offline", For: 90 * time.Second}, true, 2*time.Minute
-	}}
-	withDevices = scenario.Taste{Adjust: func(j *scenario.Job) { j.Effects = false }}
+	onlyPause  = scenario.Taste{Kinds: []string{"pause"}, Calm: 8 * time.Second, TTL: 3 * time.Second}
+	onlyPower  = scenario.Taste{Kinds: []string{"power", "slow-disk"}, Calm: 3 * time.Second}
+	onlyDaemon = scenario.Taste{Kinds: []string{"daemon"}, Calm: 3 * time.Second}
+	onlyUplink = scenario.Taste{Kinds: []string{"uplink", "pause", "kill"}, Calm: 8 * time.Second, Delegate: true}
+	onlyKill   = scenario.Taste{Kinds: []string{"kill"}, Calm: 8 * time.Second, TTL: 3 * time.Second}
+	devices1   = scenario.Taste{Kinds: []string{"cut", "pause", "clog"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Devices: true}
+	// silentNodes are holders whose effects are protected and who stop at their ttl.
+	silentNodes = scenario.Taste{Kinds: []string{"mute", "cut"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Late: true, Longest: 20 * time.Second, Adjust: protects}
+	// slowLog are the same in a site whose commits take long.
+	slowLog = scenario.Taste{Kinds: []string{"mute", "slow-disk", "clog"}, Calm: 3 * time.Second, TTL: 3 * time.Second, Late: true, Longest: 20 * time.Second, Adjust: protects}
+	// loners go on alone, while their work is given to others.
+	loners       = scenario.Taste{Kinds: []string{"cut", "mute", "raise"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Adjust: goesOn}
+	lonersSaving = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Adjust: goesOnSaving}
+	// longSilence is longer than what two clocks agree on.
+	longSilence = scenario.Taste{Kinds: []string{"cut"}, Calm: 20 * time.Second, TTL: 3 * time.Second, Longest: 6 * time.Minute, Length: 8 * time.Minute, Adjust: goesOnForLong}
 )
+
+func protects(j *scenario.Job) {
+	j.Policy, j.Effects, j.Work, j.Budget, j.Every = scenario.Policy{Name: "continuous"}, true, time.Minute, 12, 0
+}
+
+func goesOn(j *scenario.Job) {
+	j.Policy, j.Effects, j.Work, j.Budget, j.Fails = scenario.Policy{Name: "offline", For: 90 * time.Second}, false, 15*time.Second, 12, false
+}
+
+func goesOnSaving(j *scenario.Job) {
+	goesOn(j)
+	j.Every, j.Sealed, j.Work = 3*time.Second, true, 40*time.Second
+}
+
+func goesOnForLong(j *scenario.Job) {
+	j.Policy, j.Effects, j.Work, j.Budget, j.Every = scenario.Policy{Name: "offline", For: 150 * time.Second}, true, 5*time.Minute, 12, 0
+}
 
 func fromZero(_, _ time.Duration) time.Duration { return 0 }
 
@@ -132,8 +178,8 @@ func asCommitted(committed, _ time.Duration) time.Duration { return committed }
 
 func fromReceipt(n *node, _ forgeyard.Instant) forgeyard.Instant { return n.clk.Now() }
 
-// takesExpiring answers every renewal as if nothing were expiring.
-func takesStale2(_ *controllers.Memory, a []controllers.RenewalAnswer) []controllers.RenewalAnswer {
+// renewsExpiring answers every renewal as if nothing were expiring.
+func renewsExpiring(_ *controllers.Memory, a []controllers.RenewalAnswer) []controllers.RenewalAnswer {
 	for i := range a {
 		if a[i].Answer == lease.Stale && a[i].Reason == "the lease is expiring" {
 			a[i] = controllers.RenewalAnswer{Answer: lease.Continue, Left: -1}

@@ -14,6 +14,9 @@ type Taste struct {
 	TTL      time.Duration // 0: as drawn
 	Late     bool          // answers to renewals always come through, however late
 	Delegate bool          // every job is delegated
+	Devices  bool          // every job uses the one device of n1
+	Longest  time.Duration // of a damage; 0: as drawn
+	Length   time.Duration // of the safety half; 0: as drawn
 	Adjust   func(*Job)    // of each job
 }
 
@@ -90,6 +93,15 @@ func (d *drawer) shape() {
 	if d.t.TTL > 0 {
 		s.TTL = d.t.TTL
 	}
+	if d.t.Longest > 0 {
+		d.longest = d.t.Longest
+	}
+	if d.t.Length > 0 {
+		s.Length = d.t.Length
+	}
+	if d.t.Devices {
+		s.Devices, d.gone = [MaxNodes]int{1}, 0
+	}
 }
 
 func (d *drawer) policy(grace, offline []time.Duration) Policy {
@@ -130,6 +142,9 @@ func (d *drawer) job(name string) {
 	if total > 0 && d.chance(250) {
 		j.Devices = 1 + d.r.IntN(min(2, total))
 	}
+	if d.t.Devices {
+		j.Devices = 1
+	}
 	j.Input, j.Output = d.chance(400), d.chance(500)
 	if d.t.Adjust != nil {
 		d.t.Adjust(&j)
@@ -143,27 +158,15 @@ func (d *drawer) people() {
 	if len(d.t.Kinds) > 0 {
 		return
 	}
-	jobOf := func(delegated bool) string {
-		var names []string
-		for _, j := range d.s.Jobs {
-			if j.Delegated == delegated {
-				names = append(names, j.Name)
-			}
-		}
-		if len(names) == 0 {
-			return ""
-		}
-		return names[d.r.IntN(len(names))]
-	}
 	add := func(perMille int, x Damage, job bool) {
 		if d.chance(perMille) && (!job || x.Job != "") {
 			x.At = d.within(end/6, end)
 			d.s.Damage = append(d.s.Damage, x)
 		}
 	}
-	add(700, Damage{Kind: "cancel", Job: jobOf(false), Word: d.maybe(300, "force")}, true)
-	add(400, Damage{Kind: "take-back", Job: jobOf(true)}, true)
-	add(500, Damage{Kind: "raise", Job: jobOf(true)}, true)
+	add(700, Damage{Kind: "cancel", Job: d.jobOf(false), Word: d.maybe(300, "force")}, true)
+	add(400, Damage{Kind: "take-back", Job: d.jobOf(true)}, true)
+	add(500, Damage{Kind: "raise", Job: d.jobOf(true)}, true)
 	add(300, Damage{Kind: "drain", Node: d.node(), Word: d.maybe(500, "cancel")}, false)
 	if d.gone > 0 {
 		add(1000, Damage{Kind: "remove", Node: d.gone}, false)
@@ -171,6 +174,19 @@ func (d *drawer) people() {
 	if d.s.Nodes == 5 {
 		add(200, Damage{Kind: "voters", Word: []string{"3", "5"}[d.r.IntN(2)]}, false)
 	}
+}
+
+func (d *drawer) jobOf(delegated bool) string {
+	var names []string
+	for _, j := range d.s.Jobs {
+		if j.Delegated == delegated {
+			names = append(names, j.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return names[d.r.IntN(len(names))]
 }
 
 func (d *drawer) maybe(perMille int, word string) string {
@@ -264,6 +280,9 @@ func (d *drawer) shapeOf(x *Damage, jump Damage) bool {
 		x.By = d.within(20*time.Millisecond, 900*time.Millisecond)
 	case "corrupt":
 		x.Word, x.For = []string{"spool", "witness", "tokens", "objects"}[d.r.IntN(4)], 0
+	case "raise", "take-back":
+		x.Node, x.For, x.Job = 0, 0, d.jobOf(true)
+		return x.Job != ""
 	case "daemon":
 		x.Node, x.Word = 0, []string{"restart", "slow", "forgets-unconfirmed"}[d.r.IntN(3)]
 		if x.Word == "slow" {
