@@ -25,14 +25,15 @@ type Company struct {
 	Delegated    bool // it comes from the central daemon
 	FastLeader   bool // the leader's clock is the fast one; the runners' are slow
 
-	Ticks   int // of the clocks
-	Beats   int // heartbeats of the runners, all together
-	Syncs   int // exchanges with the daemon
-	Figures int // of silence that the leader commits
-	Losses  int // messages that are lost
-	Copies  int // messages that come twice
-	Crashes int // processes that begin anew
-	Elects  int // changes of the leader
+	Ticks   int  // of the clocks
+	Beats   int  // heartbeats of the runners, all together
+	Syncs   int  // exchanges with the daemon
+	Figures int  // of silence that the leader commits
+	Losses  int  // messages that are lost
+	Copies  int  // messages that come twice
+	Crashes int  // processes that begin anew
+	Elects  int  // changes of the leader
+	Lingers bool // the leader before goes on deciding, on what it saw
 	Cancels int
 	Drains  int // runners that are told to drain, and to give back what they hold
 	Bans    int // runners that are disabled
@@ -75,6 +76,7 @@ var allTroubles = []trouble{
 	{"copy", func(c *Company) { c.Copies = 1 }},
 	{"crash", func(c *Company) { c.Crashes = 1 }},
 	{"election", func(c *Company) { c.Elects = 1 }},
+	{"late leader", func(c *Company) { c.Elects, c.Lingers = 1, true }},
 	{"cancel", func(c *Company) { c.Cancels = 1 }},
 	{"drain", func(c *Company) { c.Drains = 1 }},
 	{"ban", func(c *Company) { c.Bans = 1 }},
@@ -104,7 +106,7 @@ func Companies() []Company {
 	return []Company{
 		{Name: "silence", Connectivity: continuous, Protected: true, FastLeader: true, Ticks: 6, Beats: 4, Losses: 2, Copies: 1, Crashes: 1, Elects: 1, Cancels: 1},
 		{Name: "grace", Connectivity: grace, Protected: true, FastLeader: true, Ticks: 6, Beats: 3, Losses: 1, Crashes: 1, Elects: 1},
-		{Name: "offline", Connectivity: offline, Protected: true, FastLeader: true, Ticks: 7, Beats: 3, Losses: 1, Copies: 1, Elects: 1},
+		{Name: "offline", Connectivity: offline, Protected: true, FastLeader: true, Ticks: 7, Beats: 3, Losses: 1, Copies: 1, Elects: 1, Lingers: true},
 		{Name: "fence", Connectivity: offline, FastLeader: true, Ticks: 5, Beats: 3, Losses: 1, Copies: 1, Crashes: 1, Cancels: 1, Drains: 1},
 		{Name: "device", Connectivity: offline, Device: true, FastLeader: true, Ticks: 5, Beats: 3, Losses: 1, Copies: 1, Crashes: 1, Elects: 1},
 		{Name: "checkpoint", Connectivity: continuous, Saves: 2, Submits: true, FastLeader: true, Ticks: 4, Beats: 2, Losses: 1, Copies: 1, Crashes: 1, Cancels: 1},

@@ -132,9 +132,7 @@ func (x *explorer) renew(m *message, mem *uint32, seen uint32) {
 		b := x.batches.rows[m.says]
 		k := x.mems.rows[*mem].Clone()
 		k.Hello(x.runner[m.node], controllers.Sign{Session: b.session, At: x.leads(w.tick)})
-		in := x.input(w, k)
-		in.State = x.sites.rows[seen].st
-		out := x.r.Renew(k, x.leads(w.tick), in, b.batch)
+		out := x.r.Renew(k, x.leads(w.tick), x.input(w, k, seen, w.term), b.batch)
 		return renewed{x.memID(k), x.renewalsID(out)}
 	})
 	*mem = r.mem

@@ -36,7 +36,7 @@ func stopwatch() func() time.Duration {
 }
 
 // TestExplore is net 1: the honest rules, everything that can happen. The small companies
-// are explored to the end, or until a third of the seconds is over; the large ones share
+// are explored to the end, or until half of the seconds are over; the large ones share
 // the rest, and each is looked at to the depth that its share or its memory allows.
 func TestExplore(t *testing.T) {
 	short := *seconds == 0 && *depth == 0
@@ -50,7 +50,7 @@ func TestExplore(t *testing.T) {
 	var rs []Result
 	if *only == "" {
 		if !short {
-			l.Time = all(budget / 3)
+			l.Time = all(budget / 2)
 		}
 		rs = AllWithin(Small(*troubles), Honest(), l, now)
 	}

@@ -102,10 +102,16 @@ func (x *explorer) root() world {
 
 // propose sends a command on its way to the log.
 func (x *explorer) propose(by uint8, body uint32) {
-	m := message{kind: proposal, node: by, sent: x.w.tick, term: x.w.term, says: body}
+	term := x.w.term
 	if by != theLeader {
-		m.term = 0
+		term = 0
 	}
+	x.proposeIn(term, by, body)
+}
+
+// proposeIn is propose for a leader of that term.
+func (x *explorer) proposeIn(term, by uint8, body uint32) {
+	m := message{kind: proposal, node: by, sent: x.w.tick, term: term, says: body}
 	for x.used(&m) {
 		m.try++
 	}
@@ -190,9 +196,9 @@ const (
 	toldNotReported
 )
 
-// input is what the leader knows.
-func (x *explorer) input(w *world, mem *controllers.Memory) controllers.Input {
-	return controllers.Input{State: x.sites.rows[w.site].st, Mem: mem, Used: x.silence(w), Known: true, Term: uint64(w.term)}
+// input is what a leader of that term knows, who sees that state.
+func (x *explorer) input(w *world, mem *controllers.Memory, seen uint32, term uint8) controllers.Input {
+	return controllers.Input{State: x.sites.rows[seen].st, Mem: mem, Used: x.silence(w), Known: true, Term: uint64(term)}
 }
 
 // count16 is the leader's silence as part of a question.

@@ -28,6 +28,7 @@ const (
 	doCrash
 	doLead // the leader decides
 	doElect
+	doLinger // a leader that was deposed and does not know it decides
 	doCancel
 	doCut
 	doSync
@@ -58,6 +59,7 @@ func (x *explorer) actions(w *world, out []action) []action {
 	}
 	row := &x.sites.rows[w.site]
 	add(int(w.elected) < x.c.Elects, doElect)
+	add(w.old != 0 && x.c.Lingers, doLinger)
 	add(int(w.called) < x.c.Cancels && row.known && !row.job.Status.Terminal(), doCancel)
 	if x.c.Delegated {
 		add(w.cut || int(w.cuts) < x.c.Cuts, doCut)
@@ -90,7 +92,7 @@ func (x *explorer) onMessages(w *world, out []action) []action {
 		if !w.cut || !beyond {
 			out = append(out, act(doDeliver, id))
 		}
-		if m.kind == heartbeat && w.old != 0 {
+		if m.kind == heartbeat && w.old != 0 && x.r.Deposed {
 			out = append(out, act(doMislead, id))
 		}
 		if int(w.lost) < x.c.Losses {
@@ -201,6 +203,8 @@ func (x *explorer) others(a action) {
 		x.lead()
 	case doElect:
 		x.elect()
+	case doLinger:
+		x.leadAs(&w.old, w.seen, w.term-1)
 	case doCancel:
 		w.called++
 		x.tell(x.body(saysCancel, uint64(w.site), func() site.Body { return site.Cancel{Job: x.sites.rows[w.site].job.ID} }))
@@ -442,12 +446,15 @@ func (x *explorer) batch(w *world, n int) uint32 {
 }
 
 // lead is the leader's step, and the proposals that come of it.
-func (x *explorer) lead() {
+func (x *explorer) lead() { x.leadAs(&x.w.mem, x.w.site, x.w.term) }
+
+// leadAs is the step of a leader of some term, out of what it has heard and seen.
+func (x *explorer) leadAs(mem *uint32, seen uint32, term uint8) {
 	w := x.w
 	lo, hi := x.count16(w)
-	l := recall(x, x.led, ask(w.mem, w.site, w.tick, w.term, lo, hi), func() led {
-		m := x.mems.rows[w.mem].Clone()
-		effects, _ := x.r.Lead(x.leads(w.tick), x.input(w, m))
+	l := recall(x, x.led, ask(*mem, seen, w.tick, term, lo, hi), func() led {
+		m := x.mems.rows[*mem].Clone()
+		effects, _ := x.r.Lead(x.leads(w.tick), x.input(w, m, seen, term))
 		var r led
 		for _, e := range effects {
 			if p, ok := e.(controllers.Propose); ok {
@@ -457,13 +464,13 @@ func (x *explorer) lead() {
 		r.mem = x.memID(m)
 		return r
 	})
-	w.mem = l.mem
+	*mem = l.mem
 	for _, b := range l.bodies {
 		key := x.bodies.rows[b].key
 		if !x.flying(w, func(m *message) bool {
-			return m.kind == proposal && m.node == theLeader && m.term == w.term && x.bodies.rows[m.says].key == key
+			return m.kind == proposal && m.node == theLeader && m.term == term && x.bodies.rows[m.says].key == key
 		}) {
-			x.propose(theLeader, b)
+			x.proposeIn(term, theLeader, b)
 		}
 	}
 }
@@ -472,7 +479,7 @@ func (x *explorer) lead() {
 // committed figure and what the voters can vouch for.
 func (x *explorer) elect() {
 	w := x.w
-	if x.r.Deposed {
+	if x.r.Deposed || x.c.Lingers {
 		w.old, w.seen = w.mem, w.site
 	}
 	w.elected++

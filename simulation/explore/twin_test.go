@@ -48,7 +48,11 @@ func (x *explorer) text(w *world) string {
 	}
 	site(w.site)
 	fmt.Fprintln(&b, x.mems.rows[w.mem].Text())
-	n.site, n.mem, n.net = 0, 0, [maxNet]uint32{}
+	if w.old != 0 {
+		site(w.seen)
+		fmt.Fprintln(&b, x.mems.rows[w.old].Text())
+	}
+	n.site, n.mem, n.old, n.seen, n.net = 0, 0, 0, 0, [maxNet]uint32{}
 	for i := range n.node {
 		nd := &n.node[i]
 		site(nd.view)
