@@ -212,6 +212,24 @@ func (g *Group) IsLeader() bool { return g.leadership.get().IsLeader }
 // Term is the highest term this node has on disk: what a peer's TermOf asks.
 func (g *Group) Term() uint64 { return g.term.Load() }
 
+// LastEntry is where this node's log ends: how current it is, compared by term first.
+func (g *Group) LastEntry() (term, index uint64) {
+	g.mu.Lock()
+	in := g.in
+	g.mu.Unlock()
+	if in == nil {
+		return 0, 0
+	}
+	at, err := in.store.lastEntry()
+	if err != nil {
+		return 0, 0
+	}
+	if snap, err := newestSnapshot(in.snaps); err == nil && snap.compare(at) > 0 {
+		at = snap
+	}
+	return at.Term, at.Index
+}
+
 // HashAt returns the hash of this node's state at a mark, once that is
 // applied: what a peer's HashOf asks. NotFound if it remembers none there.
 func (g *Group) HashAt(ctx context.Context, index uint64) ([32]byte, error) {

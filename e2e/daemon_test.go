@@ -286,3 +286,34 @@ func fill(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	ts.Check(errors.Join(w.Flush(), f.Truncate(n), f.Close()))
 }
+
+// died waits until a daemon has ended by itself.
+func died(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: died NAME CODE REGEXP")
+	}
+	p := worldOf(ts).procs[args[0]]
+	if p == nil {
+		ts.Fatalf("%s was not started", args[0])
+	}
+	select {
+	case <-p.done:
+	case <-time.After(stopWithin):
+		p.kill()
+		ts.Fatalf("%s goes on after %s\n%s", args[0], stopWithin, p.err.tail())
+	}
+	if code := strconv.Itoa(p.cmd.ProcessState.ExitCode()); code != args[1] || !regexp.MustCompile(args[2]).MatchString(p.err.String()) {
+		ts.Fatalf("%s ended with %s\n%s", args[0], code, p.err.tail())
+	}
+}
+
+// damage copies a file and changes one byte in its middle.
+func damage(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: damage FILE TO")
+	}
+	b, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	b[len(b)/2] ^= 1
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), b, 0o600))
+}

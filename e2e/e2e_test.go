@@ -30,6 +30,8 @@
 //	said ID REGEXP               wait until it has said that
 //	interrupt ID CODE            Ctrl-C; it must exit with CODE, its output is the last one
 //	ended ID CODE                it ends by itself
+//	died NAME CODE REGEXP        wait until a daemon has ended by itself with CODE and said that
+//	damage FILE TO               a copy with one byte changed in its middle
 //	same FILE FILE               two files have the same bytes
 //
 // A PATH is keys and indices with dots between, `count` for a length, `*` for all
@@ -113,6 +115,7 @@ func TestStories(t *testing.T) {
 			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "pause": pause, "resume": resume, "gone": gone, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
 			"json": jsonIs, "keep": keep, "wait-json": waitJSON, "expand": expandFile, "pty": openPTY, "tmpfs": mountTmpfs, "fill": fill, "log": logSays,
 			"keepline": keepLine, "forge": forge, "wait-text": waitText, "watch": watch, "said": said, "interrupt": interrupt, "ended": endedBy, "same": sameBytes,
+			"died": died, "damage": damage,
 		},
 	})
 }

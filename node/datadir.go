@@ -15,17 +15,18 @@ import (
 
 // The folders of a data dir (architecture §11).
 const (
-	dirRaft       = "raft"
-	dirCAS        = "cas"
-	dirWorkspaces = "workspaces"
-	dirSpool      = "spool"
-	dirAgent      = "agent"
-	dirDevices    = "devices"
-	fileLock      = "lock"
-	fileFounding  = "identity/founding"
-	fileWitness   = "raft/witness"
-	fileControl   = "control.sock"
-	filePorts     = "ports"
+	dirRaft        = "raft"
+	dirCAS         = "cas"
+	dirWorkspaces  = "workspaces"
+	dirSpool       = "spool"
+	dirAgent       = "agent"
+	dirDevices     = "devices"
+	fileLock       = "lock"
+	fileFounding   = "identity/founding"
+	fileWitness    = "raft/witness"
+	fileSuperseded = "superseded" // the statement that ended this node's incarnation
+	fileControl    = "control.sock"
+	filePorts      = "ports"
 )
 
 // dataDir is a locked data directory.

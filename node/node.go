@@ -105,8 +105,12 @@ type Node struct {
 	stopping   atomic.Bool
 	registered atomic.Uint64 // number of our own registration, once seen applied
 
-	mu      sync.Mutex
-	servers serverAddrs
+	opened     atomic.Bool // group is set
+	recovering sync.Mutex  // held through a forced recovery
+
+	mu        sync.Mutex
+	servers   serverAddrs
+	strangers map[string]forgeyard.Instant // peers of another lineage, and when they were last talked to
 }
 
 // Node states (07§12). Append only.
@@ -133,7 +137,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{cfg: cfg, clock: cfg.Clock, log: cfg.Log, kick: make(chan struct{}, 1), fatal: make(chan error, 1), started: cfg.Clock.Wall()}
+	n := &Node{cfg: cfg, clock: cfg.Clock, log: cfg.Log, kick: make(chan struct{}, 1), fatal: make(chan error, 1), strangers: map[string]forgeyard.Instant{}, started: cfg.Clock.Wall()}
 	n.session = forgeyard.SessionID(NewID(n.clock))
 	n.setState(StateStarting)
 	var closers closers
@@ -204,7 +208,7 @@ func (n *Node) openData(_ context.Context, c *closers) error {
 	n.log = n.log.With("runner", n.enrolment.RunnerID, "session", forgeyard.Short(n.session))
 	n.metrics = newMetrics(n)
 	n.local, n.backlog = newLocal(), newBacklog()
-	return nil
+	return n.checkSuperseded()
 }
 
 func notEnrolled(dir string) error {

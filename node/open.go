@@ -103,7 +103,7 @@ func (n *Node) openGroup(ctx context.Context, c *closers) error {
 	}
 	g, err := consensus.Open(consensus.Config{
 		Dir: n.dir.join(dirRaft), LocalID: string(n.enrolment.RunnerID), LocalAddr: n.mesh.PeerID().String(), Layer: layer,
-		FSM: n.replica, Clock: n.clock, Log: n.log, TermOf: n.peers.termOf, HashOf: n.peers.hashOf, OnEvent: n.onRaft,
+		FSM: n.replica, Clock: n.clock, Log: n.log, TermOf: n.peers.termOf, HashOf: n.peers.hashOf, OnEvent: n.onRaft, OnStranger: n.stranger,
 		LogStore: consensus.LogStore(n.cfg.Settings.Raft.LogStore),
 		Batches:  func() bool { return n.replica.State().Allows(site.FormatBatches) }, StateVersion: n.cfg.Version + " " + site.Encoding(),
 	})
@@ -111,6 +111,7 @@ func (n *Node) openGroup(ctx context.Context, c *closers) error {
 		return err
 	}
 	n.group = g
+	n.opened.Store(true)
 	n.proposer.Group = g
 	c.add(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -54,7 +54,7 @@ func (p *peers) runner(id forgeyard.RunnerID) (forgeyardv1connect.PeerServiceCli
 func (p *peers) termOf(ctx context.Context, addr string) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, termTimeout)
 	defer cancel()
-	r, err := p.to(addr).Term(ctx, connect.NewRequest(&forgeyardv1.TermRequest{}))
+	r, err := p.to(addr).Term(ctx, connect.NewRequest(&forgeyardv1.TermRequest{Lineage: p.n.group.Lineage()}))
 	if err != nil {
 		return 0, err
 	}

@@ -153,8 +153,13 @@ func (s peerService) passOn(ctx context.Context, r *connect.Request[forgeyardv1.
 }
 
 // Term implements the service.
-func (s peerService) Term(context.Context, *connect.Request[forgeyardv1.TermRequest]) (*connect.Response[forgeyardv1.TermResponse], error) {
-	return connect.NewResponse(&forgeyardv1.TermResponse{Term: s.n.group.Term()}), nil
+func (s peerService) Term(_ context.Context, r *connect.Request[forgeyardv1.TermRequest]) (*connect.Response[forgeyardv1.TermResponse], error) {
+	// A vote of confidence from here must not help a leader of an incarnation that was given up.
+	if own := s.n.group.Lineage(); r.Msg.Lineage != own {
+		return nil, forgeyard.Errorf("term", forgeyard.Stale, "%s belongs to incarnation %d of the site, the caller to %d", s.n.enrolment.Name, incarnationOf(own), incarnationOf(r.Msg.Lineage))
+	}
+	term, index := s.n.group.LastEntry()
+	return connect.NewResponse(&forgeyardv1.TermResponse{Term: s.n.group.Term(), LastTerm: term, LastIndex: index}), nil
 }
 
 // Leading implements the service: a node that hears it renews at once, so that a new

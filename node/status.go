@@ -47,6 +47,19 @@ func (n *Node) Store() cas.Store { return n.store }
 // UploadLimit implements control.Node.
 func (n *Node) UploadLimit() int64 { return int64(n.replica.State().Config.Upload.Limit) }
 
+// Identity implements control.Node.
+func (n *Node) Identity() (forgeyard.RunnerID, string) { return n.enrolment.RunnerID, n.cfg.Version }
+
+// Current implements control.Node.
+func (n *Node) Current(ctx context.Context) (uint64, error) {
+	if !n.upToDate(ctx) {
+		return 0, forgeyard.Errorf("read", forgeyard.Unavailable, "no majority of voters vouches for what %s has", n.enrolment.Name).
+			WithHint("forgeyard-node site members shows who is missing")
+	}
+	_, _, term := n.group.Leader()
+	return term, nil
+}
+
 // Warn implements control.Node.
 func (n *Node) Warn(msg string, args ...any) { n.log.Warn(msg, args...) }
 

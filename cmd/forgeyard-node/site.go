@@ -17,7 +17,8 @@ func (a *app) siteCommand() *cobra.Command {
 	g := a.Build(cli.Command{Use: "site", Short: "Show and steer the site"})
 	cfg := a.Build(cli.Command{Use: "config", Short: "Show and change the site's policy"})
 	cfg.AddCommand(a.configGet(), a.configSet())
-	g.AddCommand(a.siteStatus(), a.siteMembers(), a.siteEvents(), a.memberSet("site", "remove", "Remove a node that holds no lease from the site, for good"), cfg)
+	g.AddCommand(a.siteStatus(), a.siteMembers(), a.siteEvents(), a.memberSet("site", "remove", "Remove a node that holds no lease from the site, for good"), cfg,
+		a.siteBackup(), a.siteRestore(), a.siteRecover(), a.siteRejoin())
 	return g
 }
 

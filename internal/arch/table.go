@@ -54,6 +54,7 @@ var table = []line{
 	// The site: what it allows, what it is, who orders it, how it talks.
 	{dir: "sitecfg", pure: true},
 	{dir: "site", pure: true},
+	{dir: "site/backup", pure: true},
 	// The log orders opaque commands and knows nothing of what they mean.
 	{dir: "consensus/seam", only: []string{}},
 	{dir: "consensus", only: []string{".", "internal/invariant", "internal/cborx", "internal/clock", "consensus/seam"}},

@@ -39,6 +39,12 @@ type Node interface {
 	Explain(ctx context.Context, id forgeyard.JobID) (held string, all []*forgeyardv1.Job_Candidate, err error)
 	Drain(ctx context.Context, r *forgeyardv1.DrainRequest) (*forgeyardv1.DrainResponse, error)
 	Undrain(ctx context.Context) (*forgeyardv1.ResumeResponse, error)
+	// Current waits until this node's copy of the log has all that was committed when it was
+	// called, and returns the term of the leader that vouched for it.
+	Current(ctx context.Context) (term uint64, err error)
+	Recover(ctx context.Context, by string, force bool) (*forgeyardv1.RecoverResponse, error)
+	// Identity is who this node is, and the version of its program.
+	Identity() (forgeyard.RunnerID, string)
 	NewToken(ctx context.Context, ttl time.Duration, uses int, mayVote bool) (*forgeyardv1.Token, error)
 	ConnectUplink(ctx context.Context, ticket string) error
 	// Log yields the frames of a job's log after a sequence number; with follow it goes

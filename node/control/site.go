@@ -12,6 +12,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/site/backup"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
@@ -60,6 +61,7 @@ func (s siteService) Status(ctx context.Context, _ *connect.Request[forgeyardv1.
 		Devices:      countDevices(st),
 		AsOf:         timestamppb.New(now),
 		AppliedIndex: st.Index,
+		LogFormat:    uint32(st.LogFormat()),
 	}
 	for _, m := range v.Members {
 		if m.Voter {
@@ -268,6 +270,34 @@ func mayRemove(all []*forgeyardv1.Member, id string) error {
 		return forgeyard.Errorf("remove", forgeyard.Conflict, "only %d of the %d voters that would remain are alive, which is no majority", alive, voters).WithHint("bring the missing ones back, or remove those first")
 	}
 	return nil
+}
+
+// backupChunk is the size of one message of a backup.
+const backupChunk = 1 << 20
+
+// Backup sends the state as of a read that is current: a copy that is behind could leave
+// out what was acknowledged.
+func (s siteService) Backup(ctx context.Context, _ *connect.Request[forgeyardv1.BackupRequest], out *connect.ServerStream[forgeyardv1.BackupChunk]) error {
+	term, err := s.n.Current(ctx)
+	if err != nil {
+		return err
+	}
+	by, version := s.n.Identity()
+	b := backup.Encode(s.n.Site(), backup.Header{Term: term, At: forgeyard.WallOf(s.n.Wall()), Program: version, By: by})
+	total := int64(len(b))
+	for len(b) > 0 {
+		n := min(len(b), backupChunk)
+		if err := out.Send(&forgeyardv1.BackupChunk{Total: total, Data: b[:n]}); err != nil {
+			return err
+		}
+		b, total = b[n:], 0
+	}
+	return nil
+}
+
+func (s siteService) Recover(ctx context.Context, r *connect.Request[forgeyardv1.RecoverRequest]) (*connect.Response[forgeyardv1.RecoverResponse], error) {
+	out, err := s.n.Recover(ctx, person, r.Msg.Force)
+	return respond(out, err)
 }
 
 type uplinkService struct{ n Node }

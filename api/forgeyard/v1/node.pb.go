@@ -674,6 +674,254 @@ func (x *Setting) GetSource() string {
 	return ""
 }
 
+type BackupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{10}
+}
+
+type BackupChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Total         int64                  `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"` // bytes of the whole, in the first chunk
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupChunk) Reset() {
+	*x = BackupChunk{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupChunk) ProtoMessage() {}
+
+func (x *BackupChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupChunk.ProtoReflect.Descriptor instead.
+func (*BackupChunk) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *BackupChunk) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *BackupChunk) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type RecoverRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Force         bool                   `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"` // without it: only what would happen
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverRequest) Reset() {
+	*x = RecoverRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverRequest) ProtoMessage() {}
+
+func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverRequest.ProtoReflect.Descriptor instead.
+func (*RecoverRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RecoverRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type RecoverResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Done          bool                   `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the site, from then on
+	Previous      uint64                 `protobuf:"varint,3,opt,name=previous,proto3" json:"previous,omitempty"`
+	FromIndex     uint64                 `protobuf:"varint,4,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`   // end of the log that goes on
+	LastEntry     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_entry,json=lastEntry,proto3" json:"last_entry,omitempty"`    // when something last happened in it, by the wall clock
+	LostVoters    []string               `protobuf:"bytes,6,rep,name=lost_voters,json=lostVoters,proto3" json:"lost_voters,omitempty"` // names; each must give up its log before it comes back
+	Leases        int64                  `protobuf:"varint,7,opt,name=leases,proto3" json:"leases,omitempty"`                          // of jobs, fenced
+	DeviceLeases  int64                  `protobuf:"varint,8,opt,name=device_leases,json=deviceLeases,proto3" json:"device_leases,omitempty"`
+	Tokens        int64                  `protobuf:"varint,9,opt,name=tokens,proto3" json:"tokens,omitempty"` // join tokens, revoked
+	Held          int64                  `protobuf:"varint,10,opt,name=held,proto3" json:"held,omitempty"`    // jobs with protected effects that wait until nobody can act any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverResponse) Reset() {
+	*x = RecoverResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverResponse) ProtoMessage() {}
+
+func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverResponse.ProtoReflect.Descriptor instead.
+func (*RecoverResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RecoverResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *RecoverResponse) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *RecoverResponse) GetPrevious() uint64 {
+	if x != nil {
+		return x.Previous
+	}
+	return 0
+}
+
+func (x *RecoverResponse) GetFromIndex() uint64 {
+	if x != nil {
+		return x.FromIndex
+	}
+	return 0
+}
+
+func (x *RecoverResponse) GetLastEntry() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastEntry
+	}
+	return nil
+}
+
+func (x *RecoverResponse) GetLostVoters() []string {
+	if x != nil {
+		return x.LostVoters
+	}
+	return nil
+}
+
+func (x *RecoverResponse) GetLeases() int64 {
+	if x != nil {
+		return x.Leases
+	}
+	return 0
+}
+
+func (x *RecoverResponse) GetDeviceLeases() int64 {
+	if x != nil {
+		return x.DeviceLeases
+	}
+	return 0
+}
+
+func (x *RecoverResponse) GetTokens() int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *RecoverResponse) GetHeld() int64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
 type SiteStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -682,7 +930,7 @@ type SiteStatusRequest struct {
 
 func (x *SiteStatusRequest) Reset() {
 	*x = SiteStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +942,7 @@ func (x *SiteStatusRequest) String() string {
 func (*SiteStatusRequest) ProtoMessage() {}
 
 func (x *SiteStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +955,7 @@ func (x *SiteStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatusRequest.ProtoReflect.Descriptor instead.
 func (*SiteStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 type SiteStatus struct {
@@ -723,13 +971,15 @@ type SiteStatus struct {
 	Devices       *SiteStatus_DeviceCounts `protobuf:"bytes,9,opt,name=devices,proto3" json:"devices,omitempty"`
 	AsOf          *timestamppb.Timestamp   `protobuf:"bytes,10,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	AppliedIndex  uint64                   `protobuf:"varint,11,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	LogFormat     uint32                   `protobuf:"varint,12,opt,name=log_format,json=logFormat,proto3" json:"log_format,omitempty"` // what may stand in the site's log; it moves when every voter reads the next
+	Advice        []string                 `protobuf:"bytes,13,rep,name=advice,proto3" json:"advice,omitempty"`                         // what this site cannot survive, and what to do about it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SiteStatus) Reset() {
 	*x = SiteStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +991,7 @@ func (x *SiteStatus) String() string {
 func (*SiteStatus) ProtoMessage() {}
 
 func (x *SiteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +1004,7 @@ func (x *SiteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus.ProtoReflect.Descriptor instead.
 func (*SiteStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SiteStatus) GetSite() *SiteStatus_SiteRef {
@@ -834,6 +1084,20 @@ func (x *SiteStatus) GetAppliedIndex() uint64 {
 	return 0
 }
 
+func (x *SiteStatus) GetLogFormat() uint32 {
+	if x != nil {
+		return x.LogFormat
+	}
+	return 0
+}
+
+func (x *SiteStatus) GetAdvice() []string {
+	if x != nil {
+		return x.Advice
+	}
+	return nil
+}
+
 type MembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -842,7 +1106,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +1118,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +1131,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 type MembersResponse struct {
@@ -879,7 +1143,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +1155,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +1168,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -924,7 +1188,7 @@ type SiteEventsRequest struct {
 
 func (x *SiteEventsRequest) Reset() {
 	*x = SiteEventsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1200,7 @@ func (x *SiteEventsRequest) String() string {
 func (*SiteEventsRequest) ProtoMessage() {}
 
 func (x *SiteEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1213,7 @@ func (x *SiteEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteEventsRequest.ProtoReflect.Descriptor instead.
 func (*SiteEventsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SiteEventsRequest) GetFollow() bool {
@@ -970,7 +1234,7 @@ type SiteEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"` // gap: events up to index are no longer kept; what follows is complete
 	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -978,7 +1242,7 @@ type SiteEvent struct {
 
 func (x *SiteEvent) Reset() {
 	*x = SiteEvent{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1254,7 @@ func (x *SiteEvent) String() string {
 func (*SiteEvent) ProtoMessage() {}
 
 func (x *SiteEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1267,7 @@ func (x *SiteEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteEvent.ProtoReflect.Descriptor instead.
 func (*SiteEvent) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SiteEvent) GetIndex() uint64 {
@@ -1045,7 +1309,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1321,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1334,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
@@ -1109,7 +1373,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1385,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1398,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Token) GetTokenId() string {
@@ -1194,7 +1458,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1470,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1483,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 type ListTokensResponse struct {
@@ -1231,7 +1495,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1507,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1520,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -1275,7 +1539,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1551,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1564,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RevokeTokenRequest) GetTokenId() string {
@@ -1318,7 +1582,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1594,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1607,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 type GetConfigRequest struct {
@@ -1354,7 +1618,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1630,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1643,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 type GetConfigResponse struct {
@@ -1391,7 +1655,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1667,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1680,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetConfigResponse) GetSettings() []*Setting {
@@ -1436,7 +1700,7 @@ type SetConfigRequest struct {
 
 func (x *SetConfigRequest) Reset() {
 	*x = SetConfigRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1712,7 @@ func (x *SetConfigRequest) String() string {
 func (*SetConfigRequest) ProtoMessage() {}
 
 func (x *SetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1725,7 @@ func (x *SetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetConfigRequest.ProtoReflect.Descriptor instead.
 func (*SetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SetConfigRequest) GetKey() string {
@@ -1486,7 +1750,7 @@ type SetConfigResponse struct {
 
 func (x *SetConfigResponse) Reset() {
 	*x = SetConfigResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1498,7 +1762,7 @@ func (x *SetConfigResponse) String() string {
 func (*SetConfigResponse) ProtoMessage() {}
 
 func (x *SetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1511,20 +1775,20 @@ func (x *SetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetConfigResponse.ProtoReflect.Descriptor instead.
 func (*SetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 type SetMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // runner id or name
-	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | remove
+	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | promote | demote | remove
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetMemberRequest) Reset() {
 	*x = SetMemberRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1536,7 +1800,7 @@ func (x *SetMemberRequest) String() string {
 func (*SetMemberRequest) ProtoMessage() {}
 
 func (x *SetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1549,7 +1813,7 @@ func (x *SetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMemberRequest.ProtoReflect.Descriptor instead.
 func (*SetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetMemberRequest) GetMember() string {
@@ -1575,7 +1839,7 @@ type SetMemberResponse struct {
 
 func (x *SetMemberResponse) Reset() {
 	*x = SetMemberResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1851,7 @@ func (x *SetMemberResponse) String() string {
 func (*SetMemberResponse) ProtoMessage() {}
 
 func (x *SetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1864,7 @@ func (x *SetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMemberResponse.ProtoReflect.Descriptor instead.
 func (*SetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SetMemberResponse) GetMember() *Member {
@@ -1623,7 +1887,7 @@ type SubmitRequest struct {
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1899,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1912,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SubmitRequest) GetSpec() []byte {
@@ -1697,7 +1961,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +1973,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +1986,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SubmitResponse) GetRunId() string {
@@ -1756,7 +2020,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +2032,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +2045,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListJobsRequest) GetAll() bool {
@@ -1807,7 +2071,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +2083,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +2096,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -1851,7 +2115,7 @@ type ShowJobRequest struct {
 
 func (x *ShowJobRequest) Reset() {
 	*x = ShowJobRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +2127,7 @@ func (x *ShowJobRequest) String() string {
 func (*ShowJobRequest) ProtoMessage() {}
 
 func (x *ShowJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +2140,7 @@ func (x *ShowJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowJobRequest.ProtoReflect.Descriptor instead.
 func (*ShowJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ShowJobRequest) GetJobId() string {
@@ -1898,7 +2162,7 @@ type LogRequest struct {
 
 func (x *LogRequest) Reset() {
 	*x = LogRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +2174,7 @@ func (x *LogRequest) String() string {
 func (*LogRequest) ProtoMessage() {}
 
 func (x *LogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2187,7 @@ func (x *LogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
 func (*LogRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LogRequest) GetJobId() string {
@@ -1964,7 +2228,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2240,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2253,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CancelJobRequest) GetJobId() string {
@@ -2016,7 +2280,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2292,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2305,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CancelResponse) GetChanged() bool {
@@ -2068,7 +2332,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2080,7 +2344,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2093,7 +2357,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListRunsRequest) GetKind() string {
@@ -2119,7 +2383,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2395,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2408,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -2163,7 +2427,7 @@ type ShowRunRequest struct {
 
 func (x *ShowRunRequest) Reset() {
 	*x = ShowRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2439,7 @@ func (x *ShowRunRequest) String() string {
 func (*ShowRunRequest) ProtoMessage() {}
 
 func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2452,7 @@ func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRunRequest.ProtoReflect.Descriptor instead.
 func (*ShowRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ShowRunRequest) GetRunId() string {
@@ -2209,7 +2473,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2485,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2498,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -2272,7 +2536,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2548,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2561,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PutRequest) GetKind() string {
@@ -2346,7 +2610,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2622,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2635,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PutResponse) GetDigest() string {
@@ -2408,7 +2672,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2684,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2697,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -2481,7 +2745,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2493,7 +2757,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2506,7 +2770,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -2532,7 +2796,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2808,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2821,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -2583,7 +2847,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +2859,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +2872,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -2677,7 +2941,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2689,7 +2953,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2702,7 +2966,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -2727,7 +2991,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2739,7 +3003,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2752,7 +3016,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 type UsageResponse struct {
@@ -2768,7 +3032,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +3044,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +3057,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -2843,7 +3107,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +3119,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +3132,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -2907,7 +3171,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2919,7 +3183,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2932,7 +3196,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 type UnpinRequest struct {
@@ -2946,7 +3210,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3222,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3235,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -3003,7 +3267,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3015,7 +3279,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3028,7 +3292,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 type GCRequest struct {
@@ -3040,7 +3304,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3052,7 +3316,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3065,7 +3329,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -3087,7 +3351,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3099,7 +3363,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3112,7 +3376,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -3151,7 +3415,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3163,7 +3427,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3176,7 +3440,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 type ListDevicesResponse struct {
@@ -3188,7 +3452,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +3464,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +3477,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -3237,7 +3501,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3249,7 +3513,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3262,7 +3526,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -3319,7 +3583,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3331,7 +3595,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3344,7 +3608,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -3385,7 +3649,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3397,7 +3661,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3410,7 +3674,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -3435,7 +3699,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3447,7 +3711,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3460,7 +3724,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 type SetDeviceHealthRequest struct {
@@ -3474,7 +3738,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3486,7 +3750,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3499,7 +3763,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -3531,7 +3795,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3807,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3820,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 type ConsoleData struct {
@@ -3569,7 +3833,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3581,7 +3845,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3594,7 +3858,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -3619,7 +3883,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3631,7 +3895,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3644,7 +3908,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 type UplinkStatus struct {
@@ -3662,7 +3926,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3674,7 +3938,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3687,7 +3951,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -3748,7 +4012,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3760,7 +4024,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3773,7 +4037,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -3791,7 +4055,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3803,7 +4067,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3816,7 +4080,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 type UplinkDrillRequest struct {
@@ -3828,7 +4092,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3840,7 +4104,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3853,7 +4117,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -3882,7 +4146,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3894,7 +4158,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3991,7 +4255,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4003,7 +4267,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4048,7 +4312,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4060,7 +4324,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4138,7 +4402,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4150,7 +4414,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4213,7 +4477,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4225,7 +4489,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4281,7 +4545,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4293,7 +4557,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4348,7 +4612,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4360,7 +4624,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4373,7 +4637,7 @@ func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_SiteRef.ProtoReflect.Descriptor instead.
 func (*SiteStatus_SiteRef) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11, 0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15, 0}
 }
 
 func (x *SiteStatus_SiteRef) GetId() string {
@@ -4407,7 +4671,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4419,7 +4683,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4432,7 +4696,7 @@ func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_LeaderRef.ProtoReflect.Descriptor instead.
 func (*SiteStatus_LeaderRef) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11, 1}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15, 1}
 }
 
 func (x *SiteStatus_LeaderRef) GetRunnerId() string {
@@ -4462,7 +4726,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4474,7 +4738,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4487,7 +4751,7 @@ func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_JobCounts.ProtoReflect.Descriptor instead.
 func (*SiteStatus_JobCounts) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11, 2}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15, 2}
 }
 
 func (x *SiteStatus_JobCounts) GetQueued() int64 {
@@ -4537,7 +4801,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4549,7 +4813,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4562,7 +4826,7 @@ func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_DeviceCounts.ProtoReflect.Descriptor instead.
 func (*SiteStatus_DeviceCounts) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11, 3}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15, 3}
 }
 
 func (x *SiteStatus_DeviceCounts) GetAvailable() int64 {
@@ -4688,8 +4952,29 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\aSetting\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06source\x18\x03 \x01(\tR\x06source\"\x13\n" +
-	"\x11SiteStatusRequest\"\xb6\a\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\"\x0f\n" +
+	"\rBackupRequest\"7\n" +
+	"\vBackupChunk\x12\x14\n" +
+	"\x05total\x18\x01 \x01(\x03R\x05total\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"&\n" +
+	"\x0eRecoverRequest\x12\x14\n" +
+	"\x05force\x18\x01 \x01(\bR\x05force\"\xc7\x02\n" +
+	"\x0fRecoverResponse\x12\x12\n" +
+	"\x04done\x18\x01 \x01(\bR\x04done\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
+	"\bprevious\x18\x03 \x01(\x04R\bprevious\x12\x1d\n" +
+	"\n" +
+	"from_index\x18\x04 \x01(\x04R\tfromIndex\x129\n" +
+	"\n" +
+	"last_entry\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tlastEntry\x12\x1f\n" +
+	"\vlost_voters\x18\x06 \x03(\tR\n" +
+	"lostVoters\x12\x16\n" +
+	"\x06leases\x18\a \x01(\x03R\x06leases\x12#\n" +
+	"\rdevice_leases\x18\b \x01(\x03R\fdeviceLeases\x12\x16\n" +
+	"\x06tokens\x18\t \x01(\x03R\x06tokens\x12\x12\n" +
+	"\x04held\x18\n" +
+	" \x01(\x03R\x04held\"\x13\n" +
+	"\x11SiteStatusRequest\"\xed\a\n" +
 	"\n" +
 	"SiteStatus\x124\n" +
 	"\x04site\x18\x01 \x01(\v2 .forgeyard.v1.SiteStatus.SiteRefR\x04site\x12:\n" +
@@ -4703,7 +4988,10 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\adevices\x18\t \x01(\v2%.forgeyard.v1.SiteStatus.DeviceCountsR\adevices\x12/\n" +
 	"\x05as_of\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12#\n" +
-	"\rapplied_index\x18\v \x01(\x04R\fappliedIndex\x1aO\n" +
+	"\rapplied_index\x18\v \x01(\x04R\fappliedIndex\x12\x1d\n" +
+	"\n" +
+	"log_format\x18\f \x01(\rR\tlogFormat\x12\x16\n" +
+	"\x06advice\x18\r \x03(\tR\x06advice\x1aO\n" +
 	"\aSiteRef\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -4916,7 +5204,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x06Status\x12\x1f.forgeyard.v1.NodeStatusRequest\x1a\x18.forgeyard.v1.NodeStatus\x12@\n" +
 	"\x05Drain\x12\x1a.forgeyard.v1.DrainRequest\x1a\x1b.forgeyard.v1.DrainResponse\x12C\n" +
 	"\x06Resume\x12\x1b.forgeyard.v1.ResumeRequest\x1a\x1c.forgeyard.v1.ResumeResponse\x12C\n" +
-	"\x06Doctor\x12\x1b.forgeyard.v1.DoctorRequest\x1a\x1c.forgeyard.v1.DoctorResponse2\xb5\x05\n" +
+	"\x06Doctor\x12\x1b.forgeyard.v1.DoctorRequest\x1a\x1c.forgeyard.v1.DoctorResponse2\xc1\x06\n" +
 	"\vSiteService\x12C\n" +
 	"\x06Status\x12\x1f.forgeyard.v1.SiteStatusRequest\x1a\x18.forgeyard.v1.SiteStatus\x12F\n" +
 	"\aMembers\x12\x1c.forgeyard.v1.MembersRequest\x1a\x1d.forgeyard.v1.MembersResponse\x12D\n" +
@@ -4927,7 +5215,9 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\vRevokeToken\x12 .forgeyard.v1.RevokeTokenRequest\x1a!.forgeyard.v1.RevokeTokenResponse\x12L\n" +
 	"\tGetConfig\x12\x1e.forgeyard.v1.GetConfigRequest\x1a\x1f.forgeyard.v1.GetConfigResponse\x12L\n" +
 	"\tSetConfig\x12\x1e.forgeyard.v1.SetConfigRequest\x1a\x1f.forgeyard.v1.SetConfigResponse\x12L\n" +
-	"\tSetMember\x12\x1e.forgeyard.v1.SetMemberRequest\x1a\x1f.forgeyard.v1.SetMemberResponse2\xd4\x02\n" +
+	"\tSetMember\x12\x1e.forgeyard.v1.SetMemberRequest\x1a\x1f.forgeyard.v1.SetMemberResponse\x12B\n" +
+	"\x06Backup\x12\x1b.forgeyard.v1.BackupRequest\x1a\x19.forgeyard.v1.BackupChunk0\x01\x12F\n" +
+	"\aRecover\x12\x1c.forgeyard.v1.RecoverRequest\x1a\x1d.forgeyard.v1.RecoverResponse2\xd4\x02\n" +
 	"\n" +
 	"JobService\x12C\n" +
 	"\x06Submit\x12\x1b.forgeyard.v1.SubmitRequest\x1a\x1c.forgeyard.v1.SubmitResponse\x12E\n" +
@@ -4973,7 +5263,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
 	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
@@ -4985,211 +5275,220 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*DoctorRequest)(nil),            // 7: forgeyard.v1.DoctorRequest
 	(*DoctorResponse)(nil),           // 8: forgeyard.v1.DoctorResponse
 	(*Setting)(nil),                  // 9: forgeyard.v1.Setting
-	(*SiteStatusRequest)(nil),        // 10: forgeyard.v1.SiteStatusRequest
-	(*SiteStatus)(nil),               // 11: forgeyard.v1.SiteStatus
-	(*MembersRequest)(nil),           // 12: forgeyard.v1.MembersRequest
-	(*MembersResponse)(nil),          // 13: forgeyard.v1.MembersResponse
-	(*SiteEventsRequest)(nil),        // 14: forgeyard.v1.SiteEventsRequest
-	(*SiteEvent)(nil),                // 15: forgeyard.v1.SiteEvent
-	(*CreateTokenRequest)(nil),       // 16: forgeyard.v1.CreateTokenRequest
-	(*Token)(nil),                    // 17: forgeyard.v1.Token
-	(*ListTokensRequest)(nil),        // 18: forgeyard.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 19: forgeyard.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),       // 20: forgeyard.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 21: forgeyard.v1.RevokeTokenResponse
-	(*GetConfigRequest)(nil),         // 22: forgeyard.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),        // 23: forgeyard.v1.GetConfigResponse
-	(*SetConfigRequest)(nil),         // 24: forgeyard.v1.SetConfigRequest
-	(*SetConfigResponse)(nil),        // 25: forgeyard.v1.SetConfigResponse
-	(*SetMemberRequest)(nil),         // 26: forgeyard.v1.SetMemberRequest
-	(*SetMemberResponse)(nil),        // 27: forgeyard.v1.SetMemberResponse
-	(*SubmitRequest)(nil),            // 28: forgeyard.v1.SubmitRequest
-	(*SubmitResponse)(nil),           // 29: forgeyard.v1.SubmitResponse
-	(*ListJobsRequest)(nil),          // 30: forgeyard.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 31: forgeyard.v1.ListJobsResponse
-	(*ShowJobRequest)(nil),           // 32: forgeyard.v1.ShowJobRequest
-	(*LogRequest)(nil),               // 33: forgeyard.v1.LogRequest
-	(*CancelJobRequest)(nil),         // 34: forgeyard.v1.CancelJobRequest
-	(*CancelResponse)(nil),           // 35: forgeyard.v1.CancelResponse
-	(*ListRunsRequest)(nil),          // 36: forgeyard.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 37: forgeyard.v1.ListRunsResponse
-	(*ShowRunRequest)(nil),           // 38: forgeyard.v1.ShowRunRequest
-	(*AttachRequest)(nil),            // 39: forgeyard.v1.AttachRequest
-	(*PutRequest)(nil),               // 40: forgeyard.v1.PutRequest
-	(*PutResponse)(nil),              // 41: forgeyard.v1.PutResponse
-	(*GetRequest)(nil),               // 42: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 43: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 44: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 45: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 46: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 47: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 48: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 49: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 50: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 51: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 52: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 53: forgeyard.v1.GCRequest
-	(*GCResponse)(nil),               // 54: forgeyard.v1.GCResponse
-	(*ListDevicesRequest)(nil),       // 55: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 56: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 57: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 58: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 59: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 60: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 61: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 62: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 63: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 64: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 65: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 66: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 67: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 68: forgeyard.v1.UplinkDrillRequest
-	(*NodeStatus_Link)(nil),          // 69: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 70: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 71: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 72: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 73: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 74: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 75: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 76: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 77: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 78: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 79: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 80: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 81: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 82: google.protobuf.Duration
-	(*Member)(nil),                   // 83: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 84: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 85: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 86: forgeyard.v1.Job
-	(*Run)(nil),                      // 87: forgeyard.v1.Run
-	(*Device)(nil),                   // 88: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 89: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 90: forgeyard.v1.RunEvent
+	(*BackupRequest)(nil),            // 10: forgeyard.v1.BackupRequest
+	(*BackupChunk)(nil),              // 11: forgeyard.v1.BackupChunk
+	(*RecoverRequest)(nil),           // 12: forgeyard.v1.RecoverRequest
+	(*RecoverResponse)(nil),          // 13: forgeyard.v1.RecoverResponse
+	(*SiteStatusRequest)(nil),        // 14: forgeyard.v1.SiteStatusRequest
+	(*SiteStatus)(nil),               // 15: forgeyard.v1.SiteStatus
+	(*MembersRequest)(nil),           // 16: forgeyard.v1.MembersRequest
+	(*MembersResponse)(nil),          // 17: forgeyard.v1.MembersResponse
+	(*SiteEventsRequest)(nil),        // 18: forgeyard.v1.SiteEventsRequest
+	(*SiteEvent)(nil),                // 19: forgeyard.v1.SiteEvent
+	(*CreateTokenRequest)(nil),       // 20: forgeyard.v1.CreateTokenRequest
+	(*Token)(nil),                    // 21: forgeyard.v1.Token
+	(*ListTokensRequest)(nil),        // 22: forgeyard.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 23: forgeyard.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),       // 24: forgeyard.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 25: forgeyard.v1.RevokeTokenResponse
+	(*GetConfigRequest)(nil),         // 26: forgeyard.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),        // 27: forgeyard.v1.GetConfigResponse
+	(*SetConfigRequest)(nil),         // 28: forgeyard.v1.SetConfigRequest
+	(*SetConfigResponse)(nil),        // 29: forgeyard.v1.SetConfigResponse
+	(*SetMemberRequest)(nil),         // 30: forgeyard.v1.SetMemberRequest
+	(*SetMemberResponse)(nil),        // 31: forgeyard.v1.SetMemberResponse
+	(*SubmitRequest)(nil),            // 32: forgeyard.v1.SubmitRequest
+	(*SubmitResponse)(nil),           // 33: forgeyard.v1.SubmitResponse
+	(*ListJobsRequest)(nil),          // 34: forgeyard.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 35: forgeyard.v1.ListJobsResponse
+	(*ShowJobRequest)(nil),           // 36: forgeyard.v1.ShowJobRequest
+	(*LogRequest)(nil),               // 37: forgeyard.v1.LogRequest
+	(*CancelJobRequest)(nil),         // 38: forgeyard.v1.CancelJobRequest
+	(*CancelResponse)(nil),           // 39: forgeyard.v1.CancelResponse
+	(*ListRunsRequest)(nil),          // 40: forgeyard.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 41: forgeyard.v1.ListRunsResponse
+	(*ShowRunRequest)(nil),           // 42: forgeyard.v1.ShowRunRequest
+	(*AttachRequest)(nil),            // 43: forgeyard.v1.AttachRequest
+	(*PutRequest)(nil),               // 44: forgeyard.v1.PutRequest
+	(*PutResponse)(nil),              // 45: forgeyard.v1.PutResponse
+	(*GetRequest)(nil),               // 46: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 47: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 48: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 49: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 50: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 51: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 52: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 53: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 54: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 55: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 56: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 57: forgeyard.v1.GCRequest
+	(*GCResponse)(nil),               // 58: forgeyard.v1.GCResponse
+	(*ListDevicesRequest)(nil),       // 59: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 60: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 61: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 62: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 63: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 64: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 65: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 66: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 67: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 68: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 69: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 70: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 71: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 72: forgeyard.v1.UplinkDrillRequest
+	(*NodeStatus_Link)(nil),          // 73: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 74: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 75: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 76: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 77: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 78: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 79: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 80: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 81: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 82: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 83: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*Capabilities)(nil),             // 84: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 85: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 86: google.protobuf.Duration
+	(*Member)(nil),                   // 87: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 88: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 89: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 90: forgeyard.v1.Job
+	(*Run)(nil),                      // 91: forgeyard.v1.Run
+	(*Device)(nil),                   // 92: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 93: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 94: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	71, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	72, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	75, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	76, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	2,  // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	73, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	80, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	81, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	69, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	70, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	74, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	82, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	77, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	84, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	85, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	73, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	74, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	78, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	86, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	2,  // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	9,  // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	75, // 12: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	76, // 13: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	83, // 14: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	84, // 15: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	85, // 16: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	77, // 17: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	78, // 18: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	81, // 19: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	83, // 20: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	81, // 21: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	82, // 22: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	81, // 23: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	17, // 24: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
-	9,  // 25: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	83, // 26: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	86, // 27: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	87, // 28: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	81, // 29: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	46, // 30: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	81, // 31: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	82, // 32: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	88, // 33: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	79, // 34: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	82, // 35: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	84, // 36: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	85, // 37: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	81, // 38: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	81, // 39: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	82, // 40: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	82, // 41: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	82, // 42: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	0,  // 43: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	3,  // 44: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	5,  // 45: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	7,  // 46: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	10, // 47: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	12, // 48: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	14, // 49: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	16, // 50: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	18, // 51: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	20, // 52: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	22, // 53: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	24, // 54: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	26, // 55: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	28, // 56: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	30, // 57: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	32, // 58: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	33, // 59: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	34, // 60: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	36, // 61: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	38, // 62: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	39, // 63: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	40, // 64: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	42, // 65: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	44, // 66: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	47, // 67: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	49, // 68: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	51, // 69: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	53, // 70: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	55, // 71: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	57, // 72: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	59, // 73: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	61, // 74: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	63, // 75: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	64, // 76: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	66, // 77: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	67, // 78: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	68, // 79: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,  // 80: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,  // 81: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,  // 82: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,  // 83: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	11, // 84: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	13, // 85: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	15, // 86: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	17, // 87: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	19, // 88: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	21, // 89: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	23, // 90: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	25, // 91: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	27, // 92: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	29, // 93: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	31, // 94: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	86, // 95: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	89, // 96: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	35, // 97: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	37, // 98: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	87, // 99: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	90, // 100: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	41, // 101: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	43, // 102: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	45, // 103: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	48, // 104: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	50, // 105: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	52, // 106: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	54, // 107: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	56, // 108: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	58, // 109: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	60, // 110: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	62, // 111: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	63, // 112: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	65, // 113: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	65, // 114: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	65, // 115: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	65, // 116: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	80, // [80:117] is the sub-list for method output_type
-	43, // [43:80] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	85, // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	79, // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	80, // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	87, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	88, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	89, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	81, // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	82, // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	85, // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	87, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	85, // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	86, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	85, // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	21, // 25: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
+	9,  // 26: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
+	87, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	90, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	91, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	85, // 30: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	50, // 31: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	85, // 32: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	86, // 33: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	92, // 34: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	83, // 35: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	86, // 36: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	88, // 37: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	89, // 38: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	85, // 39: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	85, // 40: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	86, // 41: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	86, // 42: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	86, // 43: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	0,  // 44: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	3,  // 45: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	5,  // 46: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	7,  // 47: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	14, // 48: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	16, // 49: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	18, // 50: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	20, // 51: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	22, // 52: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	24, // 53: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	26, // 54: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	28, // 55: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	30, // 56: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	10, // 57: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	12, // 58: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	32, // 59: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	34, // 60: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	36, // 61: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	37, // 62: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	38, // 63: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	40, // 64: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	42, // 65: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	43, // 66: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	44, // 67: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	46, // 68: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	48, // 69: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	51, // 70: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	53, // 71: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	55, // 72: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	57, // 73: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	59, // 74: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	61, // 75: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	63, // 76: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	65, // 77: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	67, // 78: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	68, // 79: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	70, // 80: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	71, // 81: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	72, // 82: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	1,  // 83: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	4,  // 84: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	6,  // 85: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	8,  // 86: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	15, // 87: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	17, // 88: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	19, // 89: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	21, // 90: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	23, // 91: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	25, // 92: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	27, // 93: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	29, // 94: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	31, // 95: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	11, // 96: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	13, // 97: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	33, // 98: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	35, // 99: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	90, // 100: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	93, // 101: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	39, // 102: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	41, // 103: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	91, // 104: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	94, // 105: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	45, // 106: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	47, // 107: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	49, // 108: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	52, // 109: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	54, // 110: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	56, // 111: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	58, // 112: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	60, // 113: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	62, // 114: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	64, // 115: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	66, // 116: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	67, // 117: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	69, // 118: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	69, // 119: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	69, // 120: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	69, // 121: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	83, // [83:122] is the sub-list for method output_type
+	44, // [44:83] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -5204,7 +5503,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   80,
+			NumMessages:   84,
 			NumExtensions: 0,
 			NumServices:   7,
 		},

@@ -242,6 +242,7 @@ func (x *RenewResponse) GetAnswers() []*RenewResponse_Answer {
 
 type TermRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lineage       string                 `protobuf:"bytes,1,opt,name=lineage,proto3" json:"lineage,omitempty"` // of the caller's group: another one is answered with an error
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -276,9 +277,18 @@ func (*TermRequest) Descriptor() ([]byte, []int) {
 	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{4}
 }
 
+func (x *TermRequest) GetLineage() string {
+	if x != nil {
+		return x.Lineage
+	}
+	return ""
+}
+
 type TermResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	LastTerm      uint64                 `protobuf:"varint,2,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"` // of the last entry in its log
+	LastIndex     uint64                 `protobuf:"varint,3,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -320,6 +330,108 @@ func (x *TermResponse) GetTerm() uint64 {
 	return 0
 }
 
+func (x *TermResponse) GetLastTerm() uint64 {
+	if x != nil {
+		return x.LastTerm
+	}
+	return 0
+}
+
+func (x *TermResponse) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+type LineageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Statement     []byte                 `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"` // what the caller's incarnation began with; empty for the first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LineageRequest) Reset() {
+	*x = LineageRequest{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LineageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LineageRequest) ProtoMessage() {}
+
+func (x *LineageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LineageRequest.ProtoReflect.Descriptor instead.
+func (*LineageRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LineageRequest) GetStatement() []byte {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+type LineageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Statement     []byte                 `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"` // the same of whom is asked
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LineageResponse) Reset() {
+	*x = LineageResponse{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LineageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LineageResponse) ProtoMessage() {}
+
+func (x *LineageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LineageResponse.ProtoReflect.Descriptor instead.
+func (*LineageResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *LineageResponse) GetStatement() []byte {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
 type LeadingRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
@@ -329,7 +441,7 @@ type LeadingRequest struct {
 
 func (x *LeadingRequest) Reset() {
 	*x = LeadingRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -341,7 +453,7 @@ func (x *LeadingRequest) String() string {
 func (*LeadingRequest) ProtoMessage() {}
 
 func (x *LeadingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -354,7 +466,7 @@ func (x *LeadingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeadingRequest.ProtoReflect.Descriptor instead.
 func (*LeadingRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LeadingRequest) GetTerm() uint64 {
@@ -372,7 +484,7 @@ type LeadingResponse struct {
 
 func (x *LeadingResponse) Reset() {
 	*x = LeadingResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +496,7 @@ func (x *LeadingResponse) String() string {
 func (*LeadingResponse) ProtoMessage() {}
 
 func (x *LeadingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +509,7 @@ func (x *LeadingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeadingResponse.ProtoReflect.Descriptor instead.
 func (*LeadingResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 type VouchRequest struct {
@@ -410,7 +522,7 @@ type VouchRequest struct {
 
 func (x *VouchRequest) Reset() {
 	*x = VouchRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -422,7 +534,7 @@ func (x *VouchRequest) String() string {
 func (*VouchRequest) ProtoMessage() {}
 
 func (x *VouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -435,7 +547,7 @@ func (x *VouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchRequest.ProtoReflect.Descriptor instead.
 func (*VouchRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *VouchRequest) GetMarked() uint64 {
@@ -464,7 +576,7 @@ type VouchResponse struct {
 
 func (x *VouchResponse) Reset() {
 	*x = VouchResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +588,7 @@ func (x *VouchResponse) String() string {
 func (*VouchResponse) ProtoMessage() {}
 
 func (x *VouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +601,7 @@ func (x *VouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchResponse.ProtoReflect.Descriptor instead.
 func (*VouchResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *VouchResponse) GetKnown() bool {
@@ -529,7 +641,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +653,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +666,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExplainRequest) GetJobId() string {
@@ -574,7 +686,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +698,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +711,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExplainResponse) GetHeldBack() string {
@@ -627,7 +739,7 @@ type PeerLogRequest struct {
 
 func (x *PeerLogRequest) Reset() {
 	*x = PeerLogRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +751,7 @@ func (x *PeerLogRequest) String() string {
 func (*PeerLogRequest) ProtoMessage() {}
 
 func (x *PeerLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +764,7 @@ func (x *PeerLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerLogRequest.ProtoReflect.Descriptor instead.
 func (*PeerLogRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PeerLogRequest) GetAttemptId() string {
@@ -687,7 +799,7 @@ type PeerConsoleData struct {
 
 func (x *PeerConsoleData) Reset() {
 	*x = PeerConsoleData{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +811,7 @@ func (x *PeerConsoleData) String() string {
 func (*PeerConsoleData) ProtoMessage() {}
 
 func (x *PeerConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +824,7 @@ func (x *PeerConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerConsoleData.ProtoReflect.Descriptor instead.
 func (*PeerConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PeerConsoleData) GetDeviceId() string {
@@ -744,7 +856,7 @@ type CredentialRequest struct {
 
 func (x *CredentialRequest) Reset() {
 	*x = CredentialRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +868,7 @@ func (x *CredentialRequest) String() string {
 func (*CredentialRequest) ProtoMessage() {}
 
 func (x *CredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +881,7 @@ func (x *CredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialRequest.ProtoReflect.Descriptor instead.
 func (*CredentialRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 type CredentialResponse struct {
@@ -781,7 +893,7 @@ type CredentialResponse struct {
 
 func (x *CredentialResponse) Reset() {
 	*x = CredentialResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +905,7 @@ func (x *CredentialResponse) String() string {
 func (*CredentialResponse) ProtoMessage() {}
 
 func (x *CredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +918,7 @@ func (x *CredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialResponse.ProtoReflect.Descriptor instead.
 func (*CredentialResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CredentialResponse) GetCredential() []byte {
@@ -825,7 +937,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +949,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +962,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HashRequest) GetIndex() uint64 {
@@ -869,7 +981,7 @@ type HashResponse struct {
 
 func (x *HashResponse) Reset() {
 	*x = HashResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +993,7 @@ func (x *HashResponse) String() string {
 func (*HashResponse) ProtoMessage() {}
 
 func (x *HashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1006,7 @@ func (x *HashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashResponse.ProtoReflect.Descriptor instead.
 func (*HashResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HashResponse) GetHash() []byte {
@@ -912,7 +1024,7 @@ type BarrierRequest struct {
 
 func (x *BarrierRequest) Reset() {
 	*x = BarrierRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1036,7 @@ func (x *BarrierRequest) String() string {
 func (*BarrierRequest) ProtoMessage() {}
 
 func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1049,7 @@ func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierRequest.ProtoReflect.Descriptor instead.
 func (*BarrierRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 type BarrierResponse struct {
@@ -949,7 +1061,7 @@ type BarrierResponse struct {
 
 func (x *BarrierResponse) Reset() {
 	*x = BarrierResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1073,7 @@ func (x *BarrierResponse) String() string {
 func (*BarrierResponse) ProtoMessage() {}
 
 func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1086,7 @@ func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierResponse.ProtoReflect.Descriptor instead.
 func (*BarrierResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BarrierResponse) GetIndex() uint64 {
@@ -995,7 +1107,7 @@ type RenewResponse_Answer struct {
 
 func (x *RenewResponse_Answer) Reset() {
 	*x = RenewResponse_Answer{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1119,7 @@ func (x *RenewResponse_Answer) String() string {
 func (*RenewResponse_Answer) ProtoMessage() {}
 
 func (x *RenewResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,10 +1178,18 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x06Answer\x12\x16\n" +
 	"\x06answer\x18\x01 \x01(\tR\x06answer\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12-\n" +
-	"\x04left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04left\"\r\n" +
-	"\vTermRequest\"\"\n" +
+	"\x04left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04left\"'\n" +
+	"\vTermRequest\x12\x18\n" +
+	"\alineage\x18\x01 \x01(\tR\alineage\"^\n" +
 	"\fTermResponse\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\"$\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1b\n" +
+	"\tlast_term\x18\x02 \x01(\x04R\blastTerm\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x03 \x01(\x04R\tlastIndex\".\n" +
+	"\x0eLineageRequest\x12\x1c\n" +
+	"\tstatement\x18\x01 \x01(\fR\tstatement\"/\n" +
+	"\x0fLineageResponse\x12\x1c\n" +
+	"\tstatement\x18\x01 \x01(\fR\tstatement\"$\n" +
 	"\x0eLeadingRequest\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\"\x11\n" +
 	"\x0fLeadingResponse\";\n" +
@@ -1108,11 +1228,12 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\"\x10\n" +
 	"\x0eBarrierRequest\"'\n" +
 	"\x0fBarrierResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\x8c\x06\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\xd4\x06\n" +
 	"\vPeerService\x12F\n" +
 	"\aPropose\x12\x1c.forgeyard.v1.ProposeRequest\x1a\x1d.forgeyard.v1.ProposeResponse\x12@\n" +
 	"\x05Renew\x12\x1a.forgeyard.v1.RenewRequest\x1a\x1b.forgeyard.v1.RenewResponse\x12=\n" +
 	"\x04Term\x12\x19.forgeyard.v1.TermRequest\x1a\x1a.forgeyard.v1.TermResponse\x12F\n" +
+	"\aLineage\x12\x1c.forgeyard.v1.LineageRequest\x1a\x1d.forgeyard.v1.LineageResponse\x12F\n" +
 	"\aLeading\x12\x1c.forgeyard.v1.LeadingRequest\x1a\x1d.forgeyard.v1.LeadingResponse\x12@\n" +
 	"\x05Vouch\x12\x1a.forgeyard.v1.VouchRequest\x1a\x1b.forgeyard.v1.VouchResponse\x12F\n" +
 	"\aExplain\x12\x1c.forgeyard.v1.ExplainRequest\x1a\x1d.forgeyard.v1.ExplainResponse\x12=\n" +
@@ -1135,7 +1256,7 @@ func file_forgeyard_v1_peer_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_peer_proto_rawDescData
 }
 
-var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),       // 0: forgeyard.v1.ProposeRequest
 	(*ProposeResponse)(nil),      // 1: forgeyard.v1.ProposeResponse
@@ -1143,56 +1264,60 @@ var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*RenewResponse)(nil),        // 3: forgeyard.v1.RenewResponse
 	(*TermRequest)(nil),          // 4: forgeyard.v1.TermRequest
 	(*TermResponse)(nil),         // 5: forgeyard.v1.TermResponse
-	(*LeadingRequest)(nil),       // 6: forgeyard.v1.LeadingRequest
-	(*LeadingResponse)(nil),      // 7: forgeyard.v1.LeadingResponse
-	(*VouchRequest)(nil),         // 8: forgeyard.v1.VouchRequest
-	(*VouchResponse)(nil),        // 9: forgeyard.v1.VouchResponse
-	(*ExplainRequest)(nil),       // 10: forgeyard.v1.ExplainRequest
-	(*ExplainResponse)(nil),      // 11: forgeyard.v1.ExplainResponse
-	(*PeerLogRequest)(nil),       // 12: forgeyard.v1.PeerLogRequest
-	(*PeerConsoleData)(nil),      // 13: forgeyard.v1.PeerConsoleData
-	(*CredentialRequest)(nil),    // 14: forgeyard.v1.CredentialRequest
-	(*CredentialResponse)(nil),   // 15: forgeyard.v1.CredentialResponse
-	(*HashRequest)(nil),          // 16: forgeyard.v1.HashRequest
-	(*HashResponse)(nil),         // 17: forgeyard.v1.HashResponse
-	(*BarrierRequest)(nil),       // 18: forgeyard.v1.BarrierRequest
-	(*BarrierResponse)(nil),      // 19: forgeyard.v1.BarrierResponse
-	(*RenewResponse_Answer)(nil), // 20: forgeyard.v1.RenewResponse.Answer
-	(*Authority)(nil),            // 21: forgeyard.v1.Authority
-	(*durationpb.Duration)(nil),  // 22: google.protobuf.Duration
-	(*Job_Candidate)(nil),        // 23: forgeyard.v1.Job.Candidate
-	(*LogFrame)(nil),             // 24: forgeyard.v1.LogFrame
+	(*LineageRequest)(nil),       // 6: forgeyard.v1.LineageRequest
+	(*LineageResponse)(nil),      // 7: forgeyard.v1.LineageResponse
+	(*LeadingRequest)(nil),       // 8: forgeyard.v1.LeadingRequest
+	(*LeadingResponse)(nil),      // 9: forgeyard.v1.LeadingResponse
+	(*VouchRequest)(nil),         // 10: forgeyard.v1.VouchRequest
+	(*VouchResponse)(nil),        // 11: forgeyard.v1.VouchResponse
+	(*ExplainRequest)(nil),       // 12: forgeyard.v1.ExplainRequest
+	(*ExplainResponse)(nil),      // 13: forgeyard.v1.ExplainResponse
+	(*PeerLogRequest)(nil),       // 14: forgeyard.v1.PeerLogRequest
+	(*PeerConsoleData)(nil),      // 15: forgeyard.v1.PeerConsoleData
+	(*CredentialRequest)(nil),    // 16: forgeyard.v1.CredentialRequest
+	(*CredentialResponse)(nil),   // 17: forgeyard.v1.CredentialResponse
+	(*HashRequest)(nil),          // 18: forgeyard.v1.HashRequest
+	(*HashResponse)(nil),         // 19: forgeyard.v1.HashResponse
+	(*BarrierRequest)(nil),       // 20: forgeyard.v1.BarrierRequest
+	(*BarrierResponse)(nil),      // 21: forgeyard.v1.BarrierResponse
+	(*RenewResponse_Answer)(nil), // 22: forgeyard.v1.RenewResponse.Answer
+	(*Authority)(nil),            // 23: forgeyard.v1.Authority
+	(*durationpb.Duration)(nil),  // 24: google.protobuf.Duration
+	(*Job_Candidate)(nil),        // 25: forgeyard.v1.Job.Candidate
+	(*LogFrame)(nil),             // 26: forgeyard.v1.LogFrame
 }
 var file_forgeyard_v1_peer_proto_depIdxs = []int32{
-	21, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
-	20, // 1: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
-	22, // 2: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
-	23, // 3: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
-	22, // 4: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
+	23, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
+	22, // 1: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
+	24, // 2: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
+	25, // 3: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
+	24, // 4: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
 	0,  // 5: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
 	2,  // 6: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
 	4,  // 7: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
-	6,  // 8: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
-	8,  // 9: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
-	10, // 10: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
-	12, // 11: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
-	13, // 12: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
-	14, // 13: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
-	16, // 14: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
-	18, // 15: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
-	1,  // 16: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
-	3,  // 17: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
-	5,  // 18: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
-	7,  // 19: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
-	9,  // 20: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
-	11, // 21: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
-	24, // 22: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
-	13, // 23: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
-	15, // 24: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
-	17, // 25: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
-	19, // 26: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
-	16, // [16:27] is the sub-list for method output_type
-	5,  // [5:16] is the sub-list for method input_type
+	6,  // 8: forgeyard.v1.PeerService.Lineage:input_type -> forgeyard.v1.LineageRequest
+	8,  // 9: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
+	10, // 10: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
+	12, // 11: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
+	14, // 12: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
+	15, // 13: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
+	16, // 14: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
+	18, // 15: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
+	20, // 16: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
+	1,  // 17: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
+	3,  // 18: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
+	5,  // 19: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
+	7,  // 20: forgeyard.v1.PeerService.Lineage:output_type -> forgeyard.v1.LineageResponse
+	9,  // 21: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
+	11, // 22: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
+	13, // 23: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
+	26, // 24: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
+	15, // 25: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
+	17, // 26: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
+	19, // 27: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
+	21, // 28: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
+	17, // [17:29] is the sub-list for method output_type
+	5,  // [5:17] is the sub-list for method input_type
 	5,  // [5:5] is the sub-list for extension type_name
 	5,  // [5:5] is the sub-list for extension extendee
 	0,  // [0:5] is the sub-list for field type_name
@@ -1210,7 +1335,7 @@ func file_forgeyard_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_peer_proto_rawDesc), len(file_forgeyard_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

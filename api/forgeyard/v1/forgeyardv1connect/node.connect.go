@@ -74,6 +74,10 @@ const (
 	SiteServiceSetConfigProcedure = "/forgeyard.v1.SiteService/SetConfig"
 	// SiteServiceSetMemberProcedure is the fully-qualified name of the SiteService's SetMember RPC.
 	SiteServiceSetMemberProcedure = "/forgeyard.v1.SiteService/SetMember"
+	// SiteServiceBackupProcedure is the fully-qualified name of the SiteService's Backup RPC.
+	SiteServiceBackupProcedure = "/forgeyard.v1.SiteService/Backup"
+	// SiteServiceRecoverProcedure is the fully-qualified name of the SiteService's Recover RPC.
+	SiteServiceRecoverProcedure = "/forgeyard.v1.SiteService/Recover"
 	// JobServiceSubmitProcedure is the fully-qualified name of the JobService's Submit RPC.
 	JobServiceSubmitProcedure = "/forgeyard.v1.JobService/Submit"
 	// JobServiceListProcedure is the fully-qualified name of the JobService's List RPC.
@@ -284,6 +288,10 @@ type SiteServiceClient interface {
 	GetConfig(context.Context, *connect.Request[v1.GetConfigRequest]) (*connect.Response[v1.GetConfigResponse], error)
 	SetConfig(context.Context, *connect.Request[v1.SetConfigRequest]) (*connect.Response[v1.SetConfigResponse], error)
 	SetMember(context.Context, *connect.Request[v1.SetMemberRequest]) (*connect.Response[v1.SetMemberResponse], error)
+	// Backup streams the bytes of a backup of the site's state, as of a current read.
+	Backup(context.Context, *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupChunk], error)
+	// Recover makes this node the only voter of a site that lost its quorum for good.
+	Recover(context.Context, *connect.Request[v1.RecoverRequest]) (*connect.Response[v1.RecoverResponse], error)
 }
 
 // NewSiteServiceClient constructs a client for the forgeyard.v1.SiteService service. By default, it
@@ -351,6 +359,18 @@ func NewSiteServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(siteServiceMethods.ByName("SetMember")),
 			connect.WithClientOptions(opts...),
 		),
+		backup: connect.NewClient[v1.BackupRequest, v1.BackupChunk](
+			httpClient,
+			baseURL+SiteServiceBackupProcedure,
+			connect.WithSchema(siteServiceMethods.ByName("Backup")),
+			connect.WithClientOptions(opts...),
+		),
+		recover: connect.NewClient[v1.RecoverRequest, v1.RecoverResponse](
+			httpClient,
+			baseURL+SiteServiceRecoverProcedure,
+			connect.WithSchema(siteServiceMethods.ByName("Recover")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -365,6 +385,8 @@ type siteServiceClient struct {
 	getConfig   *connect.Client[v1.GetConfigRequest, v1.GetConfigResponse]
 	setConfig   *connect.Client[v1.SetConfigRequest, v1.SetConfigResponse]
 	setMember   *connect.Client[v1.SetMemberRequest, v1.SetMemberResponse]
+	backup      *connect.Client[v1.BackupRequest, v1.BackupChunk]
+	recover     *connect.Client[v1.RecoverRequest, v1.RecoverResponse]
 }
 
 // Status calls forgeyard.v1.SiteService.Status.
@@ -412,6 +434,16 @@ func (c *siteServiceClient) SetMember(ctx context.Context, req *connect.Request[
 	return c.setMember.CallUnary(ctx, req)
 }
 
+// Backup calls forgeyard.v1.SiteService.Backup.
+func (c *siteServiceClient) Backup(ctx context.Context, req *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupChunk], error) {
+	return c.backup.CallServerStream(ctx, req)
+}
+
+// Recover calls forgeyard.v1.SiteService.Recover.
+func (c *siteServiceClient) Recover(ctx context.Context, req *connect.Request[v1.RecoverRequest]) (*connect.Response[v1.RecoverResponse], error) {
+	return c.recover.CallUnary(ctx, req)
+}
+
 // SiteServiceHandler is an implementation of the forgeyard.v1.SiteService service.
 type SiteServiceHandler interface {
 	Status(context.Context, *connect.Request[v1.SiteStatusRequest]) (*connect.Response[v1.SiteStatus], error)
@@ -423,6 +455,10 @@ type SiteServiceHandler interface {
 	GetConfig(context.Context, *connect.Request[v1.GetConfigRequest]) (*connect.Response[v1.GetConfigResponse], error)
 	SetConfig(context.Context, *connect.Request[v1.SetConfigRequest]) (*connect.Response[v1.SetConfigResponse], error)
 	SetMember(context.Context, *connect.Request[v1.SetMemberRequest]) (*connect.Response[v1.SetMemberResponse], error)
+	// Backup streams the bytes of a backup of the site's state, as of a current read.
+	Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupChunk]) error
+	// Recover makes this node the only voter of a site that lost its quorum for good.
+	Recover(context.Context, *connect.Request[v1.RecoverRequest]) (*connect.Response[v1.RecoverResponse], error)
 }
 
 // NewSiteServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -486,6 +522,18 @@ func NewSiteServiceHandler(svc SiteServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(siteServiceMethods.ByName("SetMember")),
 		connect.WithHandlerOptions(opts...),
 	)
+	siteServiceBackupHandler := connect.NewServerStreamHandler(
+		SiteServiceBackupProcedure,
+		svc.Backup,
+		connect.WithSchema(siteServiceMethods.ByName("Backup")),
+		connect.WithHandlerOptions(opts...),
+	)
+	siteServiceRecoverHandler := connect.NewUnaryHandler(
+		SiteServiceRecoverProcedure,
+		svc.Recover,
+		connect.WithSchema(siteServiceMethods.ByName("Recover")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/forgeyard.v1.SiteService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SiteServiceStatusProcedure:
@@ -506,6 +554,10 @@ func NewSiteServiceHandler(svc SiteServiceHandler, opts ...connect.HandlerOption
 			siteServiceSetConfigHandler.ServeHTTP(w, r)
 		case SiteServiceSetMemberProcedure:
 			siteServiceSetMemberHandler.ServeHTTP(w, r)
+		case SiteServiceBackupProcedure:
+			siteServiceBackupHandler.ServeHTTP(w, r)
+		case SiteServiceRecoverProcedure:
+			siteServiceRecoverHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -549,6 +601,14 @@ func (UnimplementedSiteServiceHandler) SetConfig(context.Context, *connect.Reque
 
 func (UnimplementedSiteServiceHandler) SetMember(context.Context, *connect.Request[v1.SetMemberRequest]) (*connect.Response[v1.SetMemberResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.SiteService.SetMember is not implemented"))
+}
+
+func (UnimplementedSiteServiceHandler) Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupChunk]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.SiteService.Backup is not implemented"))
+}
+
+func (UnimplementedSiteServiceHandler) Recover(context.Context, *connect.Request[v1.RecoverRequest]) (*connect.Response[v1.RecoverResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.SiteService.Recover is not implemented"))
 }
 
 // JobServiceClient is a client for the forgeyard.v1.JobService service.

@@ -41,6 +41,8 @@ const (
 	PeerServiceRenewProcedure = "/forgeyard.v1.PeerService/Renew"
 	// PeerServiceTermProcedure is the fully-qualified name of the PeerService's Term RPC.
 	PeerServiceTermProcedure = "/forgeyard.v1.PeerService/Term"
+	// PeerServiceLineageProcedure is the fully-qualified name of the PeerService's Lineage RPC.
+	PeerServiceLineageProcedure = "/forgeyard.v1.PeerService/Lineage"
 	// PeerServiceLeadingProcedure is the fully-qualified name of the PeerService's Leading RPC.
 	PeerServiceLeadingProcedure = "/forgeyard.v1.PeerService/Leading"
 	// PeerServiceVouchProcedure is the fully-qualified name of the PeerService's Vouch RPC.
@@ -67,6 +69,8 @@ type PeerServiceClient interface {
 	Renew(context.Context, *connect.Request[v1.RenewRequest]) (*connect.Response[v1.RenewResponse], error)
 	// Term says which Raft term this node is in: the proof of a leader's authority.
 	Term(context.Context, *connect.Request[v1.TermRequest]) (*connect.Response[v1.TermResponse], error)
+	// Lineage compares notes with a node of another incarnation: the older one ends.
+	Lineage(context.Context, *connect.Request[v1.LineageRequest]) (*connect.Response[v1.LineageResponse], error)
 	// Leading is a new leader's first word to every member: renew with me, now.
 	Leading(context.Context, *connect.Request[v1.LeadingRequest]) (*connect.Response[v1.LeadingResponse], error)
 	// Vouch says how much time has passed since this node saw an uplink figure applied.
@@ -112,6 +116,12 @@ func NewPeerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			httpClient,
 			baseURL+PeerServiceTermProcedure,
 			connect.WithSchema(peerServiceMethods.ByName("Term")),
+			connect.WithClientOptions(opts...),
+		),
+		lineage: connect.NewClient[v1.LineageRequest, v1.LineageResponse](
+			httpClient,
+			baseURL+PeerServiceLineageProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("Lineage")),
 			connect.WithClientOptions(opts...),
 		),
 		leading: connect.NewClient[v1.LeadingRequest, v1.LeadingResponse](
@@ -170,6 +180,7 @@ type peerServiceClient struct {
 	propose    *connect.Client[v1.ProposeRequest, v1.ProposeResponse]
 	renew      *connect.Client[v1.RenewRequest, v1.RenewResponse]
 	term       *connect.Client[v1.TermRequest, v1.TermResponse]
+	lineage    *connect.Client[v1.LineageRequest, v1.LineageResponse]
 	leading    *connect.Client[v1.LeadingRequest, v1.LeadingResponse]
 	vouch      *connect.Client[v1.VouchRequest, v1.VouchResponse]
 	explain    *connect.Client[v1.ExplainRequest, v1.ExplainResponse]
@@ -193,6 +204,11 @@ func (c *peerServiceClient) Renew(ctx context.Context, req *connect.Request[v1.R
 // Term calls forgeyard.v1.PeerService.Term.
 func (c *peerServiceClient) Term(ctx context.Context, req *connect.Request[v1.TermRequest]) (*connect.Response[v1.TermResponse], error) {
 	return c.term.CallUnary(ctx, req)
+}
+
+// Lineage calls forgeyard.v1.PeerService.Lineage.
+func (c *peerServiceClient) Lineage(ctx context.Context, req *connect.Request[v1.LineageRequest]) (*connect.Response[v1.LineageResponse], error) {
+	return c.lineage.CallUnary(ctx, req)
 }
 
 // Leading calls forgeyard.v1.PeerService.Leading.
@@ -243,6 +259,8 @@ type PeerServiceHandler interface {
 	Renew(context.Context, *connect.Request[v1.RenewRequest]) (*connect.Response[v1.RenewResponse], error)
 	// Term says which Raft term this node is in: the proof of a leader's authority.
 	Term(context.Context, *connect.Request[v1.TermRequest]) (*connect.Response[v1.TermResponse], error)
+	// Lineage compares notes with a node of another incarnation: the older one ends.
+	Lineage(context.Context, *connect.Request[v1.LineageRequest]) (*connect.Response[v1.LineageResponse], error)
 	// Leading is a new leader's first word to every member: renew with me, now.
 	Leading(context.Context, *connect.Request[v1.LeadingRequest]) (*connect.Response[v1.LeadingResponse], error)
 	// Vouch says how much time has passed since this node saw an uplink figure applied.
@@ -284,6 +302,12 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 		PeerServiceTermProcedure,
 		svc.Term,
 		connect.WithSchema(peerServiceMethods.ByName("Term")),
+		connect.WithHandlerOptions(opts...),
+	)
+	peerServiceLineageHandler := connect.NewUnaryHandler(
+		PeerServiceLineageProcedure,
+		svc.Lineage,
+		connect.WithSchema(peerServiceMethods.ByName("Lineage")),
 		connect.WithHandlerOptions(opts...),
 	)
 	peerServiceLeadingHandler := connect.NewUnaryHandler(
@@ -342,6 +366,8 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 			peerServiceRenewHandler.ServeHTTP(w, r)
 		case PeerServiceTermProcedure:
 			peerServiceTermHandler.ServeHTTP(w, r)
+		case PeerServiceLineageProcedure:
+			peerServiceLineageHandler.ServeHTTP(w, r)
 		case PeerServiceLeadingProcedure:
 			peerServiceLeadingHandler.ServeHTTP(w, r)
 		case PeerServiceVouchProcedure:
@@ -377,6 +403,10 @@ func (UnimplementedPeerServiceHandler) Renew(context.Context, *connect.Request[v
 
 func (UnimplementedPeerServiceHandler) Term(context.Context, *connect.Request[v1.TermRequest]) (*connect.Response[v1.TermResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Term is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) Lineage(context.Context, *connect.Request[v1.LineageRequest]) (*connect.Response[v1.LineageResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Lineage is not implemented"))
 }
 
 func (UnimplementedPeerServiceHandler) Leading(context.Context, *connect.Request[v1.LeadingRequest]) (*connect.Response[v1.LeadingResponse], error) {
