@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/libp2p/go-libp2p/core/peer"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -214,12 +215,12 @@ func (n *Node) stranger(addr string) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), vouchTimeout)
 		defer cancel()
-		r, err := n.peers.to(addr).Lineage(ctx, connect.NewRequest(&forgeyardv1.LineageRequest{Statement: n.statement()}))
+		r, err := n.peers.to(addr).Lineage(ctx, connect.NewRequest(&forgeyardv1.LineageRequest{Statement: n.statement(), From: n.whereabouts()}))
 		if err != nil {
 			n.log.Debug("a node of another incarnation does not answer", "peer", addr, "err", err)
 			return
 		}
-		n.judge(r.Msg.Statement)
+		n.judge(r.Msg.Statement, r.Msg.From)
 	}()
 }
 
@@ -229,7 +230,7 @@ const maxStrangers = 256
 // judge ends this node if the site's key says that a later incarnation began elsewhere. Of
 // two that began at the same number, on two nodes that were both recovered by force, the
 // one with the greater name stays.
-func (n *Node) judge(raw []byte) {
+func (n *Node) judge(raw []byte, from *forgeyardv1.Whereabouts) {
 	if len(raw) == 0 {
 		return
 	}
@@ -245,8 +246,35 @@ func (n *Node) judge(raw []byte) {
 	if err := writeFile(n.dir.join(fileSuperseded), raw, 0o600); err != nil {
 		n.log.Error("the end of this incarnation cannot be written down", "err", err)
 	}
+	n.keepAddrs(from)
 	n.fail(supersededBy(s, n.enrolment.Name, incarnationOf(own)))
 }
+
+// keepAddrs writes down where the members are: without its log this node knows nobody else.
+func (n *Node) keepAddrs(from *forgeyardv1.Whereabouts) {
+	e := n.enrolment
+	e.Credential, e.Peers = n.credential.Load(), nil
+	all := n.memberAddrs()
+	if id, err := peer.Decode(from.GetPeerId()); err == nil {
+		all = append([]mesh.PeerAddr{{RunnerID: forgeyard.RunnerID(from.RunnerId), PeerID: id, Addrs: from.Addrs, GossipAddr: from.Gossip}}, all...)
+	}
+	known := map[peer.ID]bool{}
+	for _, p := range all {
+		if known[p.PeerID] {
+			continue
+		}
+		known[p.PeerID] = true
+		if p.PeerID != n.mesh.PeerID() && len(p.Addrs) > 0 && len(e.Peers) < maxKeptAddrs {
+			e.Peers = append(e.Peers, p)
+		}
+	}
+	if err := mesh.SaveEnrolment(n.dir.path, e); err != nil {
+		n.log.Error("where the members are cannot be written down", "err", err)
+	}
+}
+
+// maxKeptAddrs is how many members are remembered: any one of them leads to the others.
+const maxKeptAddrs = 16
 
 func supersededBy(s mesh.Statement, name string, own uint64) error {
 	return forgeyard.Errorf("site", forgeyard.Conflict, "this node's log is of incarnation %d of the site, which was given up: incarnation %d was begun on %s at %s", own, s.Incarnation, s.Node, s.At.Time().Format(time.RFC3339)).
@@ -259,7 +287,12 @@ func (s peerService) Lineage(ctx context.Context, r *connect.Request[forgeyardv1
 		return nil, err
 	}
 	if own := s.n.statement(); !bytes.Equal(own, r.Msg.Statement) {
-		s.n.judge(r.Msg.Statement)
+		s.n.judge(r.Msg.Statement, r.Msg.From)
 	}
-	return connect.NewResponse(&forgeyardv1.LineageResponse{Statement: s.n.statement()}), nil
+	return connect.NewResponse(&forgeyardv1.LineageResponse{Statement: s.n.statement(), From: s.n.whereabouts()}), nil
+}
+
+func (n *Node) whereabouts() *forgeyardv1.Whereabouts {
+	own := n.ownAddr()
+	return &forgeyardv1.Whereabouts{RunnerId: string(own.RunnerID), PeerId: own.PeerID.String(), Addrs: own.Addrs, Gossip: own.GossipAddr}
 }

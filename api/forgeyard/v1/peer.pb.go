@@ -347,6 +347,7 @@ func (x *TermResponse) GetLastIndex() uint64 {
 type LineageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Statement     []byte                 `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"` // what the caller's incarnation began with; empty for the first
+	From          *Whereabouts           `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,9 +389,17 @@ func (x *LineageRequest) GetStatement() []byte {
 	return nil
 }
 
+func (x *LineageRequest) GetFrom() *Whereabouts {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
 type LineageResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Statement     []byte                 `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"` // the same of whom is asked
+	From          *Whereabouts           `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -432,6 +441,82 @@ func (x *LineageResponse) GetStatement() []byte {
 	return nil
 }
 
+func (x *LineageResponse) GetFrom() *Whereabouts {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+// Whereabouts is where a node listens: who gives up its log knows nobody else.
+type Whereabouts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RunnerId      string                 `protobuf:"bytes,1,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	PeerId        string                 `protobuf:"bytes,2,opt,name=peer_id,json=peerId,proto3" json:"peer_id,omitempty"`
+	Addrs         []string               `protobuf:"bytes,3,rep,name=addrs,proto3" json:"addrs,omitempty"`
+	Gossip        string                 `protobuf:"bytes,4,opt,name=gossip,proto3" json:"gossip,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Whereabouts) Reset() {
+	*x = Whereabouts{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Whereabouts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Whereabouts) ProtoMessage() {}
+
+func (x *Whereabouts) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Whereabouts.ProtoReflect.Descriptor instead.
+func (*Whereabouts) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Whereabouts) GetRunnerId() string {
+	if x != nil {
+		return x.RunnerId
+	}
+	return ""
+}
+
+func (x *Whereabouts) GetPeerId() string {
+	if x != nil {
+		return x.PeerId
+	}
+	return ""
+}
+
+func (x *Whereabouts) GetAddrs() []string {
+	if x != nil {
+		return x.Addrs
+	}
+	return nil
+}
+
+func (x *Whereabouts) GetGossip() string {
+	if x != nil {
+		return x.Gossip
+	}
+	return ""
+}
+
 type LeadingRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
@@ -441,7 +526,7 @@ type LeadingRequest struct {
 
 func (x *LeadingRequest) Reset() {
 	*x = LeadingRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +538,7 @@ func (x *LeadingRequest) String() string {
 func (*LeadingRequest) ProtoMessage() {}
 
 func (x *LeadingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +551,7 @@ func (x *LeadingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeadingRequest.ProtoReflect.Descriptor instead.
 func (*LeadingRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LeadingRequest) GetTerm() uint64 {
@@ -484,7 +569,7 @@ type LeadingResponse struct {
 
 func (x *LeadingResponse) Reset() {
 	*x = LeadingResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +581,7 @@ func (x *LeadingResponse) String() string {
 func (*LeadingResponse) ProtoMessage() {}
 
 func (x *LeadingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +594,7 @@ func (x *LeadingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeadingResponse.ProtoReflect.Descriptor instead.
 func (*LeadingResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 type VouchRequest struct {
@@ -522,7 +607,7 @@ type VouchRequest struct {
 
 func (x *VouchRequest) Reset() {
 	*x = VouchRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +619,7 @@ func (x *VouchRequest) String() string {
 func (*VouchRequest) ProtoMessage() {}
 
 func (x *VouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +632,7 @@ func (x *VouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchRequest.ProtoReflect.Descriptor instead.
 func (*VouchRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *VouchRequest) GetMarked() uint64 {
@@ -576,7 +661,7 @@ type VouchResponse struct {
 
 func (x *VouchResponse) Reset() {
 	*x = VouchResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +673,7 @@ func (x *VouchResponse) String() string {
 func (*VouchResponse) ProtoMessage() {}
 
 func (x *VouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +686,7 @@ func (x *VouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchResponse.ProtoReflect.Descriptor instead.
 func (*VouchResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *VouchResponse) GetKnown() bool {
@@ -641,7 +726,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +738,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +751,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExplainRequest) GetJobId() string {
@@ -686,7 +771,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +783,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +796,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExplainResponse) GetHeldBack() string {
@@ -739,7 +824,7 @@ type PeerLogRequest struct {
 
 func (x *PeerLogRequest) Reset() {
 	*x = PeerLogRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +836,7 @@ func (x *PeerLogRequest) String() string {
 func (*PeerLogRequest) ProtoMessage() {}
 
 func (x *PeerLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +849,7 @@ func (x *PeerLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerLogRequest.ProtoReflect.Descriptor instead.
 func (*PeerLogRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PeerLogRequest) GetAttemptId() string {
@@ -799,7 +884,7 @@ type PeerConsoleData struct {
 
 func (x *PeerConsoleData) Reset() {
 	*x = PeerConsoleData{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +896,7 @@ func (x *PeerConsoleData) String() string {
 func (*PeerConsoleData) ProtoMessage() {}
 
 func (x *PeerConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +909,7 @@ func (x *PeerConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerConsoleData.ProtoReflect.Descriptor instead.
 func (*PeerConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PeerConsoleData) GetDeviceId() string {
@@ -856,7 +941,7 @@ type CredentialRequest struct {
 
 func (x *CredentialRequest) Reset() {
 	*x = CredentialRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +953,7 @@ func (x *CredentialRequest) String() string {
 func (*CredentialRequest) ProtoMessage() {}
 
 func (x *CredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +966,7 @@ func (x *CredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialRequest.ProtoReflect.Descriptor instead.
 func (*CredentialRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 type CredentialResponse struct {
@@ -893,7 +978,7 @@ type CredentialResponse struct {
 
 func (x *CredentialResponse) Reset() {
 	*x = CredentialResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +990,7 @@ func (x *CredentialResponse) String() string {
 func (*CredentialResponse) ProtoMessage() {}
 
 func (x *CredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1003,7 @@ func (x *CredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialResponse.ProtoReflect.Descriptor instead.
 func (*CredentialResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CredentialResponse) GetCredential() []byte {
@@ -937,7 +1022,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1034,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1047,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HashRequest) GetIndex() uint64 {
@@ -981,7 +1066,7 @@ type HashResponse struct {
 
 func (x *HashResponse) Reset() {
 	*x = HashResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1078,7 @@ func (x *HashResponse) String() string {
 func (*HashResponse) ProtoMessage() {}
 
 func (x *HashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1091,7 @@ func (x *HashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashResponse.ProtoReflect.Descriptor instead.
 func (*HashResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HashResponse) GetHash() []byte {
@@ -1024,7 +1109,7 @@ type BarrierRequest struct {
 
 func (x *BarrierRequest) Reset() {
 	*x = BarrierRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1121,7 @@ func (x *BarrierRequest) String() string {
 func (*BarrierRequest) ProtoMessage() {}
 
 func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1134,7 @@ func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierRequest.ProtoReflect.Descriptor instead.
 func (*BarrierRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 type BarrierResponse struct {
@@ -1061,7 +1146,7 @@ type BarrierResponse struct {
 
 func (x *BarrierResponse) Reset() {
 	*x = BarrierResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1158,7 @@ func (x *BarrierResponse) String() string {
 func (*BarrierResponse) ProtoMessage() {}
 
 func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1171,7 @@ func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierResponse.ProtoReflect.Descriptor instead.
 func (*BarrierResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BarrierResponse) GetIndex() uint64 {
@@ -1107,7 +1192,7 @@ type RenewResponse_Answer struct {
 
 func (x *RenewResponse_Answer) Reset() {
 	*x = RenewResponse_Answer{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1204,7 @@ func (x *RenewResponse_Answer) String() string {
 func (*RenewResponse_Answer) ProtoMessage() {}
 
 func (x *RenewResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,11 +1270,18 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1b\n" +
 	"\tlast_term\x18\x02 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
-	"last_index\x18\x03 \x01(\x04R\tlastIndex\".\n" +
+	"last_index\x18\x03 \x01(\x04R\tlastIndex\"]\n" +
 	"\x0eLineageRequest\x12\x1c\n" +
-	"\tstatement\x18\x01 \x01(\fR\tstatement\"/\n" +
+	"\tstatement\x18\x01 \x01(\fR\tstatement\x12-\n" +
+	"\x04from\x18\x02 \x01(\v2\x19.forgeyard.v1.WhereaboutsR\x04from\"^\n" +
 	"\x0fLineageResponse\x12\x1c\n" +
-	"\tstatement\x18\x01 \x01(\fR\tstatement\"$\n" +
+	"\tstatement\x18\x01 \x01(\fR\tstatement\x12-\n" +
+	"\x04from\x18\x02 \x01(\v2\x19.forgeyard.v1.WhereaboutsR\x04from\"q\n" +
+	"\vWhereabouts\x12\x1b\n" +
+	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x17\n" +
+	"\apeer_id\x18\x02 \x01(\tR\x06peerId\x12\x14\n" +
+	"\x05addrs\x18\x03 \x03(\tR\x05addrs\x12\x16\n" +
+	"\x06gossip\x18\x04 \x01(\tR\x06gossip\"$\n" +
 	"\x0eLeadingRequest\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\"\x11\n" +
 	"\x0fLeadingResponse\";\n" +
@@ -1256,7 +1348,7 @@ func file_forgeyard_v1_peer_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_peer_proto_rawDescData
 }
 
-var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),       // 0: forgeyard.v1.ProposeRequest
 	(*ProposeResponse)(nil),      // 1: forgeyard.v1.ProposeResponse
@@ -1266,61 +1358,64 @@ var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*TermResponse)(nil),         // 5: forgeyard.v1.TermResponse
 	(*LineageRequest)(nil),       // 6: forgeyard.v1.LineageRequest
 	(*LineageResponse)(nil),      // 7: forgeyard.v1.LineageResponse
-	(*LeadingRequest)(nil),       // 8: forgeyard.v1.LeadingRequest
-	(*LeadingResponse)(nil),      // 9: forgeyard.v1.LeadingResponse
-	(*VouchRequest)(nil),         // 10: forgeyard.v1.VouchRequest
-	(*VouchResponse)(nil),        // 11: forgeyard.v1.VouchResponse
-	(*ExplainRequest)(nil),       // 12: forgeyard.v1.ExplainRequest
-	(*ExplainResponse)(nil),      // 13: forgeyard.v1.ExplainResponse
-	(*PeerLogRequest)(nil),       // 14: forgeyard.v1.PeerLogRequest
-	(*PeerConsoleData)(nil),      // 15: forgeyard.v1.PeerConsoleData
-	(*CredentialRequest)(nil),    // 16: forgeyard.v1.CredentialRequest
-	(*CredentialResponse)(nil),   // 17: forgeyard.v1.CredentialResponse
-	(*HashRequest)(nil),          // 18: forgeyard.v1.HashRequest
-	(*HashResponse)(nil),         // 19: forgeyard.v1.HashResponse
-	(*BarrierRequest)(nil),       // 20: forgeyard.v1.BarrierRequest
-	(*BarrierResponse)(nil),      // 21: forgeyard.v1.BarrierResponse
-	(*RenewResponse_Answer)(nil), // 22: forgeyard.v1.RenewResponse.Answer
-	(*Authority)(nil),            // 23: forgeyard.v1.Authority
-	(*durationpb.Duration)(nil),  // 24: google.protobuf.Duration
-	(*Job_Candidate)(nil),        // 25: forgeyard.v1.Job.Candidate
-	(*LogFrame)(nil),             // 26: forgeyard.v1.LogFrame
+	(*Whereabouts)(nil),          // 8: forgeyard.v1.Whereabouts
+	(*LeadingRequest)(nil),       // 9: forgeyard.v1.LeadingRequest
+	(*LeadingResponse)(nil),      // 10: forgeyard.v1.LeadingResponse
+	(*VouchRequest)(nil),         // 11: forgeyard.v1.VouchRequest
+	(*VouchResponse)(nil),        // 12: forgeyard.v1.VouchResponse
+	(*ExplainRequest)(nil),       // 13: forgeyard.v1.ExplainRequest
+	(*ExplainResponse)(nil),      // 14: forgeyard.v1.ExplainResponse
+	(*PeerLogRequest)(nil),       // 15: forgeyard.v1.PeerLogRequest
+	(*PeerConsoleData)(nil),      // 16: forgeyard.v1.PeerConsoleData
+	(*CredentialRequest)(nil),    // 17: forgeyard.v1.CredentialRequest
+	(*CredentialResponse)(nil),   // 18: forgeyard.v1.CredentialResponse
+	(*HashRequest)(nil),          // 19: forgeyard.v1.HashRequest
+	(*HashResponse)(nil),         // 20: forgeyard.v1.HashResponse
+	(*BarrierRequest)(nil),       // 21: forgeyard.v1.BarrierRequest
+	(*BarrierResponse)(nil),      // 22: forgeyard.v1.BarrierResponse
+	(*RenewResponse_Answer)(nil), // 23: forgeyard.v1.RenewResponse.Answer
+	(*Authority)(nil),            // 24: forgeyard.v1.Authority
+	(*durationpb.Duration)(nil),  // 25: google.protobuf.Duration
+	(*Job_Candidate)(nil),        // 26: forgeyard.v1.Job.Candidate
+	(*LogFrame)(nil),             // 27: forgeyard.v1.LogFrame
 }
 var file_forgeyard_v1_peer_proto_depIdxs = []int32{
-	23, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
-	22, // 1: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
-	24, // 2: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
-	25, // 3: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
-	24, // 4: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
-	0,  // 5: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
-	2,  // 6: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
-	4,  // 7: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
-	6,  // 8: forgeyard.v1.PeerService.Lineage:input_type -> forgeyard.v1.LineageRequest
-	8,  // 9: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
-	10, // 10: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
-	12, // 11: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
-	14, // 12: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
-	15, // 13: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
-	16, // 14: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
-	18, // 15: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
-	20, // 16: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
-	1,  // 17: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
-	3,  // 18: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
-	5,  // 19: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
-	7,  // 20: forgeyard.v1.PeerService.Lineage:output_type -> forgeyard.v1.LineageResponse
-	9,  // 21: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
-	11, // 22: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
-	13, // 23: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
-	26, // 24: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
-	15, // 25: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
-	17, // 26: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
-	19, // 27: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
-	21, // 28: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
-	17, // [17:29] is the sub-list for method output_type
-	5,  // [5:17] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	24, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
+	23, // 1: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
+	8,  // 2: forgeyard.v1.LineageRequest.from:type_name -> forgeyard.v1.Whereabouts
+	8,  // 3: forgeyard.v1.LineageResponse.from:type_name -> forgeyard.v1.Whereabouts
+	25, // 4: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
+	26, // 5: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
+	25, // 6: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
+	0,  // 7: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
+	2,  // 8: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
+	4,  // 9: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
+	6,  // 10: forgeyard.v1.PeerService.Lineage:input_type -> forgeyard.v1.LineageRequest
+	9,  // 11: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
+	11, // 12: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
+	13, // 13: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
+	15, // 14: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
+	16, // 15: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
+	17, // 16: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
+	19, // 17: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
+	21, // 18: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
+	1,  // 19: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
+	3,  // 20: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
+	5,  // 21: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
+	7,  // 22: forgeyard.v1.PeerService.Lineage:output_type -> forgeyard.v1.LineageResponse
+	10, // 23: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
+	12, // 24: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
+	14, // 25: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
+	27, // 26: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
+	16, // 27: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
+	18, // 28: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
+	20, // 29: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
+	22, // 30: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
+	19, // [19:31] is the sub-list for method output_type
+	7,  // [7:19] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_peer_proto_init() }
@@ -1335,7 +1430,7 @@ func file_forgeyard_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_peer_proto_rawDesc), len(file_forgeyard_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
