@@ -36,7 +36,7 @@ func TestSeeds(t *testing.T) {
 func report(t *testing.T, r Result) {
 	t.Helper()
 	if r.Broken != nil {
-		t.Errorf("seed %d breaks %v\n%s\n%s\nagain: make sim SEED=%d", r.Scenario.Seed, r.Broken, strings.Join(r.Tail, "\n"), r.Trace, r.Scenario.Seed)
+		t.Error(Report(r))
 	}
 }
 

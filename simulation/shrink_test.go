@@ -1,0 +1,60 @@
+package simulation
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/forgeyard/forgeyard-node/simulation/scenario"
+)
+
+// TestShrink: a failing run is cut down to a much shorter one that still fails alike, and
+// what it prints as a file fails alike too.
+func TestShrink(t *testing.T) {
+	faults := func() hooks {
+		h := honest()
+		h.apply = takesStale
+		return h
+	}
+	long := play(scenario.Draw(2, loners), Options{}, faults())
+	if long.Broken == nil {
+		t.Fatal("the fault was not seen")
+	}
+	short, tried := shrink(long, faults)
+	t.Logf("%d lines became %d in %d runs:\n%s", long.Lines, short.Lines, tried, short.Scenario.Format())
+	if short.Broken.Invariant != long.Broken.Invariant {
+		t.Fatalf("%v became %v", long.Broken, short.Broken)
+	}
+	if 3*short.Lines > long.Lines || len(short.Scenario.Damage) >= len(long.Scenario.Damage) || len(short.Scenario.Jobs) > 2 {
+		t.Errorf("%d of %d lines, %d of %d damages, %d jobs are left", short.Lines, long.Lines, len(short.Scenario.Damage), len(long.Scenario.Damage), len(short.Scenario.Jobs))
+	}
+	again, err := scenario.Parse("printed", []byte(short.Scenario.Format()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := play(again, Options{}, faults()); r.Broken == nil || *r.Broken != *short.Broken || r.Trace != short.Trace {
+		t.Errorf("what was printed breaks %v, not %v", r.Broken, short.Broken)
+	}
+}
+
+// TestStories plays the files of testdata: each is a case that people met, or a fault that
+// was found here, and says what must be so at its end.
+func TestStories(t *testing.T) {
+	files := storyFiles(t)
+	if len(files) < 12 {
+		t.Errorf("%d stories, at least 12 are due", len(files))
+	}
+	for name, text := range files {
+		t.Run(strings.TrimSuffix(name, ".txt"), func(t *testing.T) {
+			r, err := PlayFile(name, text, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Scenario.Story) == 0 || len(r.Scenario.Expect) == 0 {
+				t.Errorf("it has no title, or nothing is expected of it")
+			}
+			if r.Broken != nil {
+				t.Errorf("%v\n%s", r.Broken, strings.Join(r.Tail, "\n"))
+			}
+		})
+	}
+}

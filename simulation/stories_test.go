@@ -1,0 +1,62 @@
+package simulation
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/forgeyard/forgeyard-node/simulation/scenario"
+)
+
+func storyFiles(t *testing.T) map[string][]byte {
+	t.Helper()
+	names, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]byte{}
+	for _, n := range names {
+		b, err := os.ReadFile(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[filepath.Base(n)] = b
+	}
+	return out
+}
+
+// TestStoriesCatch: a story of a rule is broken when that rule is, so that no story only
+// looks as if it watched.
+func TestStoriesCatch(t *testing.T) {
+	byName := map[string]seeded{}
+	for _, f := range seededFaults() {
+		byName[f.name] = f
+	}
+	files := storyFiles(t)
+	for file, fault := range map[string]string{
+		"e01-records-cut-off.txt":        "the daemon acknowledges before its disk has it",
+		"e08-two-runners.txt":            "a stale completion is taken for the current one",
+		"e13-status-lost.txt":            "an acknowledgement does not trim the outbox",
+		"e22-daemon-returns.txt":         "a contact does not wake what waited for it",
+		"removed-nodes-devices.txt":      "a removed node's devices stay in the pool",
+		"power-loss-of-all.txt":          "an entry is acknowledged before it is on disk",
+		"e06-agent-restarts.txt":         "a workload outlives its agent",
+		"within-allowance-elections.txt": "a new leader counts the silence from zero",
+	} {
+		t.Run(file, func(t *testing.T) {
+			sc, err := scenario.Parse(file, files[file])
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, ok := byName[fault]
+			if !ok {
+				t.Fatalf("no fault %q", fault)
+			}
+			if r := f.play(sc); r.Broken == nil {
+				t.Errorf("%q is not seen", fault)
+			} else {
+				t.Log(r.Broken)
+			}
+		})
+	}
+}
