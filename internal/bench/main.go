@@ -37,6 +37,13 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if node := os.Getenv(envNode); node != "" {
+		if err := runTrioNode(ctx, node); err != nil {
+			fmt.Fprintln(os.Stderr, "bench node:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(ctx, options{suite: *suite, bin: *bin, rounds: *rounds, jobs: *jobs, keep: *keep}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		stop()
@@ -59,6 +66,7 @@ var suites = []struct {
 }{
 	{"sim", true, (*bench).simSuite},
 	{"node", false, (*bench).nodeSuite},
+	{"lease", true, (*bench).raftSuite},
 	{"lease", false, (*bench).leaseSuite},
 }
 
