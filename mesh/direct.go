@@ -49,9 +49,9 @@ func newDirectServer(m *Mesh) (*directServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := libp2ptls.NewIdentity(key)
+	id, err := tlsIdentity(key)
 	if err != nil {
-		return nil, forgeyard.E("mesh", forgeyard.Other, err)
+		return nil, err
 	}
 	return &directServer{m: m, id: id, slots: make(chan struct{}, maxAccepting), busy: map[io.Closer]struct{}{}}, nil
 }

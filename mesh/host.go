@@ -48,13 +48,17 @@ func hostOptions(id Identity) ([]libp2p.Option, error) {
 	if err != nil {
 		return nil, err
 	}
+	anytime, err := timeless()
+	if err != nil {
+		return nil, err
+	}
 	y := *yamux.DefaultTransport.Config()
 	y.InitialStreamWindowSize = 4 << 20 // default 256 KiB, where each new stream would start: 14 % slower (measured)
 	y.MaxMessageSize = 1 << 20          // default 64 KiB
 	y.KeepAliveInterval = 10 * time.Second
 	return []libp2p.Option{
 		libp2p.Identity(key), libp2p.UserAgent("forgeyard"),
-		libp2p.Security(libp2ptls.ID, libp2ptls.New), libp2p.Muxer(yamux.ID, (*yamux.Transport)(&y)), libp2p.Transport(quic.NewTransport),
+		libp2p.Security(libp2ptls.ID, newTLS), libp2p.Muxer(yamux.ID, (*yamux.Transport)(&y)), libp2p.Transport(quic.NewTransport, quic.WithTLSIdentityOption(anytime)),
 		libp2p.ResourceManager(rm), libp2p.ConnectionManager(connmgr.NullConnMgr{}), libp2p.WithDialTimeout(dialTimeout),
 		libp2p.DisableRelay(), libp2p.DisableMetrics(), libp2p.DisableIdentifyAddressDiscovery(), libp2p.ForceReachabilityPrivate(), libp2p.Ping(false),
 		// A link that was down for a night must not leave UDP or IPv6 written off as a black hole.

@@ -75,8 +75,9 @@ type ended struct {
 	Key       string   `json:"key"`
 	Grant     string   `json:"grant,omitempty"`
 	Status    string   `json:"status"`
+	Category  string   `json:"category,omitempty"` // of a failure
 	Epoch     uint64   `json:"epoch"`
-	Completed []uint64 `json:"completed"` // epochs whose result was taken
+	Completed []uint64 `json:"completed"` // epochs whose result was taken as the job's
 	Epochs    []uint64 `json:"epochs"`
 	Result    string   `json:"result,omitempty"` // what its output says
 	Outputs   string   `json:"outputs,omitempty"`
