@@ -92,7 +92,28 @@ func newMetrics(n *Node) *metrics {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "raft_applied_index", Help: "Last entry applied."}, func() float64 {
 		return float64(n.replica.State().Index)
 	}))
+	n.batchMetrics(r)
 	return m
+}
+
+// batchMetrics tell how well proposals gather on a leader.
+func (n *Node) batchMetrics(r *prometheus.Registry) {
+	add := func(name, help string, of func() float64) {
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "forgeyard", Name: name, Help: help}, func() float64 {
+			if n.group == nil {
+				return 0
+			}
+			return of()
+		}))
+	}
+	add("raft_gathered_entries_total", "Log entries that this node's proposals made, since the log may hold several commands an entry.", func() float64 {
+		entries, _ := n.group.Batches()
+		return float64(entries)
+	})
+	add("raft_gathered_commands_total", "Commands in them.", func() float64 {
+		_, commands := n.group.Batches()
+		return float64(commands)
+	})
 }
 
 func (m *metrics) raftEvent(e consensus.Event) { m.raftEvents.WithLabelValues(e.Kind.String()).Inc() }
