@@ -21,6 +21,8 @@ PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
 
 # The suites' size: two cores and a few minutes each.
 SEEDS     ?= 2000
+HOURS     ?= 8
+FIRST     ?= $(shell date +%s)
 DEPTH     ?= 0
 RAFTSEEDS ?= 12
 FUZZTIME  ?= 10s
@@ -84,12 +86,19 @@ partition: build ## five daemons and their central one on machines of their own,
 	FORGEYARD_BIN=$(CURDIR)/bin go test ./e2e/partition -count=1 -timeout 60m -v $(if $(RUN),-run '$(RUN)') -args -seed=$(or $(SEED),1) -minutes=$(MINUTES)
 
 .PHONY: sim
-sim: ## simulated sites: SEEDS=n of them, or one in full with SEED=n
+sim: ## simulated sites: SEEDS=n of them, or one in full with SEED=n, or a scenario with STORY=file
 ifdef SEED
-	go test ./simulation -count=1 -timeout 10m -v -run '^TestSeeds$$' -args -seeds=1 -seed=$(SEED)
+	@go run ./internal/simrun -seed $(SEED)
+else ifdef STORY
+	@go run ./internal/simrun -file $(STORY)
 else
-	go test ./simulation -count=1 -timeout 15m -run '^TestSeeds$$' -args -seeds=$(SEEDS) -seed=1
+	go run ./internal/simrun -seeds $(SEEDS)
 endif
+
+.PHONY: sim-long
+sim-long: ## fresh simulated sites for HOURS=8, after every seeded fault was looked for in up to 10,000 sites
+	go test ./simulation -count=1 -timeout 0 -v -run '^TestFaults$$' -args -fault-seeds=10000
+	go run ./internal/simrun -for $(HOURS)h -from $(FIRST)
 
 # SECONDS is bash's own variable: make's is told apart by where it was set.
 .PHONY: explore

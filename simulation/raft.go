@@ -53,7 +53,7 @@ func (g *group) count(set uint) int {
 
 // Raft's times, by each node's own clock.
 const (
-	raftTick     = 200 * time.Millisecond
+	raftTick     = 300 * time.Millisecond
 	electMin     = 1200 * time.Millisecond
 	electSpread  = 1200 * time.Millisecond
 	leaderSilent = 1500 * time.Millisecond // a leader that hears no majority steps down
@@ -463,7 +463,14 @@ func (n *node) reshape(id int, change func(*group)) {
 	if next == *g || at > n.commit || n.noop > n.commit || n.role != leader {
 		return
 	}
-	n.s.trace("%s reshapes the group: n%d", n.name, id+1)
+	what := "follows from now on"
+	switch {
+	case !next.member[id]:
+		what = "is in it no more"
+	case next.voter[id]:
+		what = "votes from now on"
+	}
+	n.s.trace("%s reshapes the group: n%d %s", n.name, id+1, what)
 	n.next[id] = max(1, min(n.next[id], n.lastIndex()+1))
 	n.propel(entry{term: n.term, group: &next})
 }

@@ -87,6 +87,7 @@ var table = []line{
 	{dir: "simulation/scenario", only: []string{"."}},
 	{dir: "simulation", never: []string{"node", "mesh", "consensus"}},
 	{dir: "simulation/raftsim", never: []string{"node", "mesh", "simulation"}},
+	{dir: "internal/simrun", only: []string{"simulation"}},
 	{dir: "internal/cli"},
 	{dir: "internal/localsite"},
 	{dir: "internal/lab"},

@@ -4,13 +4,48 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"time"
 
+	"github.com/forgeyard/forgeyard-node/simulation"
 	"github.com/forgeyard/forgeyard-node/simulation/explore"
 )
 
 // simSuite measures the nets that run in one process.
-func (b *bench) simSuite(ctx context.Context) error { return b.explorer(ctx) }
+func (b *bench) simSuite(ctx context.Context) error {
+	if err := b.sites(); err != nil {
+		return err
+	}
+	return b.explorer(ctx)
+}
+
+// benchSites are played in each of benchRounds: some minutes of each site.
+const (
+	benchSites  = 100
+	benchRounds = 5
+)
+
+// sites measures how many hours of whole sites pass in a minute of two cores, by the
+// processor time that was used.
+func (b *bench) sites() error {
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // as simrun does
+	var all []float64
+	for i := range benchRounds {
+		before, err := processorTime()
+		if err != nil {
+			return err
+		}
+		t := simulation.Batch(uint64(1+i*benchSites), benchSites, func(simulation.Result) bool { return true })
+		after, err := processorTime()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(b.out, "sites:", t)
+		all = append(all, t.Virtual.Hours()/((after-before).Minutes()/2))
+	}
+	b.add(measured("sim.site_hours_a_minute_of_two_cores", inCount, 300, all).atLeast())
+	return nil
+}
 
 // exploreRounds of the whole list of companies are measured; each company has its share of
 // exploreFor, on one core.
