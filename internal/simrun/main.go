@@ -1,4 +1,4 @@
-// Simrun plays simulated sites for `make sim` and `make sim-long`.
+// Command simrun plays simulated sites for `make sim` and `make sim-long`.
 //
 //	go run ./internal/simrun -seed 7             one site: its trace, which ends with TRACE b3:…
 //	go run ./internal/simrun -file story.txt     the same, of a scenario file
