@@ -119,6 +119,9 @@ func (k *keeping) look() error {
 	var first forgeyard.Instant
 	for id, h := range k.held {
 		if h.due() <= now && !h.reaping {
+			if !h.over {
+				fmt.Fprintf(k.say, "keeper: %s has passed its deadline and is ended\n", id)
+			}
 			k.end(id, h)
 		}
 		if !h.reaping && (first == 0 || h.due() < first) {
@@ -132,11 +135,7 @@ func (k *keeping) look() error {
 }
 
 func (k *keeping) end(id string, h *hold) {
-	if !h.over {
-		h.over = true
-		fmt.Fprintf(k.say, "keeper: %s has passed its deadline and is ended\n", id)
-	}
-	h.reaping = true
+	h.over, h.reaping = true, true
 	o := h.orphan
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), reapLook)

@@ -21,6 +21,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/executor/process"
+	"github.com/forgeyard/forgeyard-node/node/executor/sandbox"
 )
 
 // patience bounds waits for events on a busy machine.
@@ -34,6 +35,11 @@ func TestMain(m *testing.M) {
 	switch {
 	case keeper.Asked(os.Args):
 		os.Exit(keeper.Main())
+	case os.Getenv(playDaemon) == starting:
+		if err := startForEver(); err != nil {
+			fmt.Println("failed:", err)
+			os.Exit(1)
+		}
 	case os.Getenv(playDaemon) != "":
 		if err := daemon(); err != nil {
 			fmt.Println("failed:", err)
@@ -252,4 +258,104 @@ func TestKeeperIsReplaced(t *testing.T) {
 	if h := k.Health(ctx); h.Held != 0 || h.Restarts != 1 {
 		t.Errorf("%+v", h)
 	}
+}
+
+// starting makes the daemon start one sandbox after the other, for ever.
+const starting = "starting"
+
+func startForEver() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	k, err := keeper.Start(keeper.Config{Program: self, Clock: clock.System(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	e, err := sandbox.New(sandbox.Config{})
+	if err != nil {
+		return err
+	}
+	dir := os.Getenv("TMPDIR")
+	if err := executor.Layout(e, dir); err != nil {
+		return err
+	}
+	o := e.Named(fmt.Sprintf("starting-%d-1", os.Getpid()))
+	if err := k.Hold(context.Background(), o, clock.System().Now().Add(time.Hour)); err != nil {
+		return err
+	}
+	fmt.Println(strings.Join(o.Cgroups, " "))
+	for {
+		h, err := e.Start(context.Background(), executor.Request{ID: o.ID, Root: dir, Argv: []string{"/bin/true"}, Network: job.NetworkNone, Env: []string{"PATH=/usr/bin:/bin"}})
+		if err != nil {
+			return err
+		}
+		if err := h.Kill(context.Background()); err != nil {
+			return err
+		}
+	}
+}
+
+// A daemon that is killed in the middle of starting a sandbox leaves nothing of it, at
+// whatever moment: the parent-death signal alone is lost where a sandbox changes its user.
+func TestKilledWhileStarting(t *testing.T) {
+	if _, err := sandbox.New(sandbox.Config{}); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("CI must have a sandbox: %v", err)
+		}
+		t.Skipf("no sandbox here: %v", err)
+	}
+	for k := range 12 {
+		dir, err := os.MkdirTemp("/tmp", "fykeep-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		if err := os.Chmod(dir, 0o711); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), playDaemon+"="+starting, "TMPDIR="+dir)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(out).ReadString('\n')
+		groups := strings.Fields(line)
+		if err != nil || strings.HasPrefix(line, "failed") {
+			t.Fatalf("the daemon says %q, %v", line, err)
+		}
+		if len(groups) == 0 {
+			t.Skip("no control groups here, so nobody but the keeper can say what is left")
+		}
+		<-time.After(time.Duration(k) * 1700 * time.Microsecond) // another moment of the start each time
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+			left := members(groups)
+			if len(left) == 0 {
+				break
+			}
+			if time.Since(began) > patience {
+				t.Fatalf("killed after %d steps: %v are left", k, left)
+			}
+		}
+	}
+}
+
+// members are the processes in any of the groups.
+func members(groups []string) []string {
+	var all []string
+	for _, g := range groups {
+		if b, err := os.ReadFile(filepath.Join(g, "cgroup.procs")); err == nil {
+			all = append(all, strings.Fields(string(b))...)
+		}
+	}
+	return all
 }
