@@ -69,6 +69,12 @@ func newMetrics(n *Node) *metrics {
 		raftEvents:      vec("raft_events_total", "What happened to this node's Raft group.", "event"),
 		jobs:            vec("jobs_ended_total", "Jobs of the site that ended while this node watched, by status.", "status"),
 	}
+	registerLive(r, n)
+	return m
+}
+
+// registerLive registers what is read at the moment that somebody asks.
+func registerLive(r *prometheus.Registry, n *Node) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "raft_leader", Help: "1 while this node leads."}, func() float64 {
 		if n.leading.Load() != nil {
 			return 1
@@ -93,7 +99,6 @@ func newMetrics(n *Node) *metrics {
 		return float64(n.replica.State().Index)
 	}))
 	n.batchMetrics(r)
-	return m
 }
 
 // batchMetrics tell how well proposals gather on a leader.
