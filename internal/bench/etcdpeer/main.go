@@ -174,7 +174,7 @@ func probe(endpoints []string) error {
 	for i, c := range conns {
 		go func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				try, done := context.WithTimeout(ctx, 3*time.Second)
+				try, done := context.WithTimeout(ctx, 100*time.Millisecond) // a follower holds a call for the dead leader
 				err := grant(try, c, fmt.Sprintf("probe/%d/%d/%d", began.UnixNano(), i, n))
 				done()
 				if err == nil {
