@@ -335,9 +335,10 @@ func outside(class, effects, pipe string, long int, policy m) m {
 	return j
 }
 
-// onDevice touches the jobs' device.
+// onDevice touches the jobs' device, for as long as there is a way to it: its host may be
+// lost at any time, and the job is to end all the same.
 func onDevice(long int, policy m) m {
-	j := base(fmt.Sprintf("exec 3<>\"$FORGEYARD_DEVICE_DUT\"\ni=0\nwhile [ $i -lt %d ]; do echo \"act $KEY/$FORGEYARD_EPOCH $i\" >&3; read -r answer <&3; sleep 0.2; i=$((i+1)); done\n", long), policy)
+	j := base(fmt.Sprintf("exec 3<>\"$FORGEYARD_DEVICE_DUT\"\ni=0\nwhile [ $i -lt %d ]; do echo \"act $KEY/$FORGEYARD_EPOCH $i\" >&3 || break; read -r answer <&3 || break; sleep 0.2; i=$((i+1)); done\n", long), policy)
 	j["devices"] = []m{{"kind": "serial", "labels": m{"board": jobsDevice}, "as": "dut"}}
 	return j
 }

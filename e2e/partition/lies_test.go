@@ -188,9 +188,9 @@ func TestPlanReplays(t *testing.T) {
 			if a.For <= 0 || a.For > longest || a.At > s.Length {
 				t.Fatalf("seed %d: %s is out of bounds", seed, a)
 			}
-			if a.stops() {
+			if a.alone() {
 				if busy[a.On[0]] > a.At {
-					t.Fatalf("seed %d: %s begins while the machine is down", seed, a)
+					t.Fatalf("seed %d: %s begins while the machine bears another", seed, a)
 				}
 				busy[a.On[0]] = a.end()
 			}

@@ -54,9 +54,10 @@ const (
 	hq    = nodes // the central daemon's machine
 )
 
-// stops tells the acts that end or stop a daemon: one at a time on a machine.
-func (a act) stops() bool {
-	return slices.Contains([]what{pauseProcess, pauseMachine, kill9, powerCut, centralGone}, a.What)
+// alone tells the acts of which a machine bears one at a time: those that end or stop
+// its daemon, and those that fill the disk, which a power cut takes away.
+func (a act) alone() bool {
+	return slices.Contains([]what{pauseProcess, pauseMachine, kill9, powerCut, centralGone, fillDisk, fillInodes}, a.What)
 }
 
 func (a act) end() time.Duration { return a.At + a.For }
@@ -108,13 +109,13 @@ func draw(seed uint64, length time.Duration, clocks bool) shape {
 	if r.IntN(3) == 0 {
 		s.Allowed = 20 * time.Second // and is used up by a long cut
 	}
-	busy := map[int]time.Duration{} // until when a machine's daemon is stopped
+	busy := map[int]time.Duration{} // until when a machine bears no other such act
 	for at := time.Second; at < length; at += time.Duration(500+r.IntN(3500)) * time.Millisecond {
 		if at%(calmEvery) > calmEvery-calm {
 			continue
 		}
 		a := drawAct(r, at, clocks)
-		if a.stops() {
+		if a.alone() {
 			if busy[a.On[0]] > at {
 				continue
 			}
