@@ -111,6 +111,8 @@ type FileDevice struct {
 type FileConnectivity struct {
 	Policy ConnectivityPolicy `yaml:"policy" enum:"continuous|grace|offline_authorized"`
 	For    time.Duration      `yaml:"for"`
+	// Replace false leaves the work to its silent holder until that has certainly stopped.
+	Replace bool `yaml:"replace"` // default true
 }
 
 // FileInterruption bounds trouble from outside.
@@ -195,7 +197,7 @@ func ParseFile(name string, data []byte, overrides map[string]string) (File, err
 			return File{}, err
 		}
 	}
-	f := File{AutoCommit: true}
+	f := File{AutoCommit: true, Job: FileJob{Connectivity: FileConnectivity{Replace: true}}}
 	problems := doc.Problems(&f)
 	if len(problems) == 0 {
 		for _, x := range f.faults(doc) {
@@ -340,7 +342,7 @@ func (f File) spec() Spec {
 		Sandbox:      j.Sandbox,
 		Network:      j.Network,
 		Requires:     Requires{j.Requires.OS, j.Requires.Arch, maps.Clone(j.Requires.Labels), slices.Clone(j.Requires.Toolchains)},
-		Connectivity: Connectivity(j.Connectivity),
+		Connectivity: Connectivity{Policy: j.Connectivity.Policy, For: j.Connectivity.For, NoReplace: !j.Connectivity.Replace},
 		Durability:   j.Durability,
 		Effects:      j.Effects,
 		Stop:         Stop(j.Resume.Stop),

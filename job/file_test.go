@@ -68,7 +68,7 @@ func TestInterfaceExampleParses(t *testing.T) {
 		s.Sandbox != SandboxStrict || s.Network != NetworkNone,
 		s.Requires.Toolchains[0] != "gcc" || s.Requires.Labels["bench"] != "a",
 		s.Devices[0].As != "dut" || s.Devices[0].Labels["board"] != "rev4",
-		s.Connectivity != Connectivity{OfflineAuthorized, 8 * time.Hour},
+		s.Connectivity != Connectivity{OfflineAuthorized, 8 * time.Hour, false},
 		s.Interruption != Interruption{"checkpointable", 5, "resume-or-restart"},
 		s.Resume.Checkpoint.ExitCode != 85 || s.Resume.Checkpoint.RejectCode != 86 || s.Resume.Checkpoint.Files[0] != "state",
 		s.Resume.Checkpoint.Interval != 10*time.Minute:
@@ -89,7 +89,7 @@ func TestDefaultsAreWrittenIntoTheSpec(t *testing.T) {
 	case s.Resources != Resources{1000, 1 << 30, 10 << 30, 512},
 		s.Timeouts != Timeouts{5 * time.Minute, 2 * time.Hour, 10 * time.Minute},
 		s.Sandbox != SandboxStrict, s.Network != NetworkNone, s.Durability != DurSite, s.Effects != EffectsNone,
-		s.Connectivity != Connectivity{Grace, 0},
+		s.Connectivity != Connectivity{Grace, 0, false},
 		s.Stop != Stop{"TERM", 30 * time.Second},
 		s.Interruption != Interruption{ToleranceRestartable, 5, RetryResumeOrRestart},
 		s.Resume.Mode != ResumeNone || !s.Resume.Checkpoint.isZero(),

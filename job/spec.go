@@ -146,6 +146,9 @@ const (
 type Connectivity struct {
 	Policy ConnectivityPolicy `cbor:"1,keyasint"`
 	For    time.Duration      `cbor:"2,keyasint"` // zero for continuous; for grace, zero is the site's `lease.grace`
+	// NoReplace is `replace: false`: while the holder may still act, nobody else gets the
+	// work, protected or not (E04).
+	NoReplace bool `cbor:"3,keyasint,omitempty"`
 }
 
 // Durability says who must hold the outputs before the result commits.

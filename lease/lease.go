@@ -115,11 +115,16 @@ func Stretch(d time.Duration, t Terms) time.Duration {
 	return d + drift + t.Epsilon
 }
 
+// WaitsForCertain reports whether nobody else may have the work before its holder has
+// certainly stopped: its effects are protected, or it asks for no replacement (E04). The
+// fence alone is enough for all other work.
+func (l Lease) WaitsForCertain() bool { return l.Protected || l.Policy.NoReplace }
+
 // ReassignAt is when the granter, counting from the last sign of the holder that
-// it applied, may give the work to another: at once protected by the fence for
-// work without protected effects, else only when the holder has certainly stopped.
+// it applied, may give the work to another: at once where the fence is enough, else only
+// when the holder has certainly stopped.
 func ReassignAt(l Lease, heard forgeyard.Instant) forgeyard.Instant {
-	if l.Protected {
+	if l.WaitsForCertain() {
 		return CertainAt(l, heard)
 	}
 	d := silence(l.Policy, l.Terms)
@@ -132,7 +137,7 @@ func ReassignAt(l Lease, heard forgeyard.Instant) forgeyard.Instant {
 // UnknownAt is when silence makes the execution unknown: the same instant as
 // reassignment for unprotected work, and never later than the certain one.
 func UnknownAt(l Lease, heard forgeyard.Instant) forgeyard.Instant {
-	l.Protected = false
+	l.Protected, l.Policy.NoReplace = false, false
 	return ReassignAt(l, heard)
 }
 

@@ -24,6 +24,7 @@ func TestDeadlines(t *testing.T) {
 		td.MaybeScanArgs(t, "left", &left)
 		p.Policy = job.ConnectivityPolicy(policy)
 		p.For = mustSpan(t, length)
+		p.NoReplace = td.HasArg("no-replace") // E04
 		l := Lease{Policy: p, Terms: terms, Protected: td.HasArg("protected")}
 		from := forgeyard.Instant(time.Hour)
 		at := func(i forgeyard.Instant) string { return i.Sub(from).String() }
@@ -65,7 +66,7 @@ func TestUplink(t *testing.T) {
 		}
 		left := ""
 		for _, p := range []Policy{{Policy: job.Continuous}, {Policy: job.Grace, For: 5 * time.Second}, {Policy: job.OfflineAuthorized, For: 40 * time.Second}, {Policy: job.OfflineAuthorized, For: time.Hour}} {
-			left += fmt.Sprintf(" %s", Grant{Policy: p}.Left(u.Terms, u.Used))
+			left += fmt.Sprintf(" %s", Grant{Policy: p}.Left(u, u.Used))
 		}
 		return fmt.Sprintf("%s since %d, used %s, contacts %d %s\nleft:%s\n", u.State, u.Since, u.Used, u.Contacts, u.Doubt, left)
 	})

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -43,7 +44,24 @@ type Uplink struct {
 	Marked   uint64         `cbor:"6,keyasint"`           // number of the command that committed Used
 	MarkedAt forgeyard.Wall `cbor:"7,keyasint"`           // wall time of it: the last resort of a cold boot
 	Doubt    string         `cbor:"8,keyasint,omitempty"` // why the allowance counts as used up, when no clock can vouch
+	// Daemon is what the central daemon's own clock read at the last committed contact. Used
+	// counts from there, so that the two together say what that clock reads now, at most.
+	// Zero: a daemon that does not tell. It is compared with what the same clock said only.
+	Daemon forgeyard.Wall `cbor:"9,keyasint,omitempty"`
 }
+
+// DaemonNow is what the central daemon's clock reads when used of silence was counted, or
+// a little more; zero: not known.
+func (u Uplink) DaemonNow(used time.Duration) forgeyard.Wall {
+	if u.Daemon == 0 {
+		return 0
+	}
+	return u.Daemon + forgeyard.Wall(used.Milliseconds())
+}
+
+// Silent reports whether so much silence ends the state online: what is left of an
+// authority is then all there is, and no longer renewed with each contact.
+func (u Uplink) Silent(used time.Duration) bool { return used >= u.Terms.SilentAfter }
 
 // Connect starts the record; the first contact puts it online.
 func (u Uplink) Connect(at forgeyard.Wall, index uint64, t UplinkTerms) Uplink {
@@ -120,6 +138,9 @@ type Grant struct {
 	ID     forgeyard.GrantID `cbor:"1,keyasint"`
 	Term   uint64            `cbor:"2,keyasint"` // the daemon takes a job back only by raising it
 	Policy Policy            `cbor:"3,keyasint"`
+	// End is the hard end of the authority, on the central daemon's clock: contact does not
+	// renew it. Zero: it has none.
+	End forgeyard.Wall `cbor:"4,keyasint,omitempty"`
 }
 
 // Span is how much silence of the uplink the grant survives, bounded by the
@@ -138,6 +159,51 @@ func (g Grant) Span(t UplinkTerms) time.Duration {
 	return min(t.SilentAfter, t.Allowance)
 }
 
-// Left is how long the grant still holds when used of silence was counted. Zero
-// or less: nothing may be started or go on under it.
-func (g Grant) Left(t UplinkTerms, used time.Duration) time.Duration { return g.Span(t) - used }
+// Left is how long the grant still holds when used of silence was counted: until its
+// silence is used up, or its hard end, whichever comes first. Zero or less: nothing may
+// be started or go on under it. A hard end that no committed contact can place has come.
+func (g Grant) Left(u Uplink, used time.Duration) time.Duration {
+	left := g.Span(u.Terms) - used
+	if g.End != 0 {
+		left = min(left, g.untilEnd(u, used))
+	}
+	return left
+}
+
+// untilEnd is what is left before the hard end; the caller knows that there is one.
+func (g Grant) untilEnd(u Uplink, used time.Duration) time.Duration {
+	now := u.DaemonNow(used)
+	if now == 0 {
+		return 0
+	}
+	return time.Duration(g.End-now) * time.Millisecond
+}
+
+// Ended says in words why the grant holds no longer, or nothing while it does.
+func (g Grant) Ended(u Uplink, used time.Duration) string {
+	switch {
+	case g.Left(u, used) > 0:
+		return ""
+	case g.End != 0 && g.untilEnd(u, used) <= 0:
+		return "the central daemon's grant has reached its hard end"
+	case u.Doubt != "":
+		return "the central daemon's grant counts as used up: " + u.Doubt
+	}
+	return fmt.Sprintf("the central daemon's grant is used up: %s of silence, %s were allowed", used.Round(time.Second), g.Span(u.Terms))
+}
+
+// Finishes says why work that may take need must not begin now, or nothing: started work
+// that cannot end within what is left would be stopped half-way. While contact renews the
+// grant only a hard end is in the way; resumable work, which gives a checkpoint when it is
+// asked to stop, may use what is left of a silence, and never runs into a hard end.
+func (g Grant) Finishes(u Uplink, used, need time.Duration, resumable bool) string {
+	if g.End != 0 {
+		if left := g.untilEnd(u, used); need > left {
+			return fmt.Sprintf("it may run for %s, and the grant's hard end is in %s", need, max(0, left.Round(time.Second)))
+		}
+	}
+	if left := g.Left(u, used); u.Silent(used) && !resumable && need > left {
+		return fmt.Sprintf("it may run for %s, and %s of the central daemon's allowance are left", need, max(0, left.Round(time.Second)))
+	}
+	return ""
+}

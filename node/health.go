@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
@@ -28,7 +29,7 @@ const (
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
 		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
-		n.checkCredential(), n.checkPeers(), n.checkUplink(),
+		n.checkCredential(), n.checkPeers(), n.checkUplink(), n.checkReadiness(),
 	}}
 	for _, c := range h.Checks {
 		switch {
@@ -226,6 +227,29 @@ func (n *Node) checkUplink() *forgeyardv1.Health_Check {
 	c.Detail = string(u.State)
 	if u.Doubt != "" {
 		c.Status, c.Detail, c.Fix = checkWarn, u.Doubt, "set the clock, or bring the uplink back"
+	}
+	return c
+}
+
+// checkReadiness says whether the site could go on alone: while it is online there is time
+// to mend what it lacks.
+func (n *Node) checkReadiness() *forgeyardv1.Health_Check {
+	c := check("readiness")
+	st := n.replica.State()
+	switch {
+	case st.Central.Peer == "":
+		c.Detail = "the site has no central daemon"
+	case !st.Ready.Asked:
+		c.Detail = "not looked at yet"
+	case len(st.Ready.Lacks) == 0:
+		c.Detail = fmt.Sprintf("the site could go on alone for %s", st.Uplink.Terms.Allowance)
+	default:
+		var all []string
+		for _, s := range st.Ready.Lacks {
+			all = append(all, s.String())
+		}
+		c.Status, c.Detail = checkWarn, "the site could not go on alone: "+strings.Join(all, "; ")
+		c.Fix = "mend it while the link is up: forgeyard-node uplink status shows what is left of it"
 	}
 	return c
 }

@@ -17,6 +17,7 @@ type metrics struct {
 	registry *prometheus.Registry
 
 	active, casBytes, spoolBytes, uplinkUsed, outbox      prometheus.Gauge
+	allowance, left, ready, silent                        prometheus.Gauge
 	accepted, reconnects, renewals, badPeers, checkpoints prometheus.Counter
 	cleanupFailures, entries                              prometheus.Counter
 	linkFailures                                          prometheus.Counter
@@ -53,6 +54,10 @@ func newMetrics(n *Node) *metrics {
 		casBytes:        gauge("cas_bytes", "Bytes in this node's content store."),
 		spoolBytes:      gauge("agent_log_spool_bytes", "Bytes of logs on this node's disk."),
 		uplinkUsed:      gauge("uplink_silence_seconds", "Silence of the uplink that is committed."),
+		allowance:       gauge("uplink_allowance_seconds", "Silence that the central daemon allows; 0: no daemon."),
+		left:            gauge("uplink_left_seconds", "What is left of the allowance by the committed silence."),
+		ready:           gauge("uplink_ready", "1 while the site could go on alone for its whole allowance, as last looked at."),
+		silent:          gauge("lease_silent_runners", "Runners that hold leases and do not renew them."),
 		outbox:          gauge("uplink_outbox_records", "Records that wait for the central daemon."),
 		accepted:        counter("agent_lease_accept_total", "Leases that this node accepted."),
 		reconnects:      counter("agent_reconnects_total", "Returns to the site after silence."),
@@ -127,6 +132,7 @@ func (m *metrics) applied(a replica.Applied) {
 	m.entries.Inc()
 	m.uplinkUsed.Set(a.State.Uplink.Used.Seconds())
 	m.outbox.Set(float64(a.State.Outbox.Len()))
+	m.authority(a.State)
 	if !a.Live || a.State.EndedSeq == a.Before.EndedSeq {
 		return
 	}
@@ -136,6 +142,23 @@ func (m *metrics) applied(a replica.Applied) {
 			m.jobs.WithLabelValues(string(j.Status)).Inc()
 		}
 	}
+}
+
+// authority shows what is left of the central daemon's, and who is not heard.
+func (m *metrics) authority(s *site.State) {
+	u, ready, silent := s.Uplink, 0.0, 0.0
+	if s.Ready.Asked && len(s.Ready.Lacks) == 0 {
+		ready = 1
+	}
+	for _, x := range s.Members.All() {
+		if x.Silent != 0 && !x.Removed {
+			silent++
+		}
+	}
+	m.allowance.Set(u.Terms.Allowance.Seconds())
+	m.left.Set(max(0, u.Terms.Allowance-u.Used).Seconds())
+	m.ready.Set(ready)
+	m.silent.Set(silent)
 }
 
 // sample refreshes what is read rather than counted.

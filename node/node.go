@@ -103,6 +103,7 @@ type Node struct {
 	fatal      chan error     // why this node must end; capacity 1
 	work       sync.WaitGroup // executions, and calls that answer for them
 	stopping   atomic.Bool
+	lastFacts  atomic.Pointer[factsAt]
 	registered atomic.Uint64 // number of our own registration, once seen applied
 
 	opened     atomic.Bool // group is set

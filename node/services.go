@@ -111,7 +111,7 @@ func (s peerService) Renew(ctx context.Context, r *connect.Request[forgeyardv1.R
 		}
 		batch = append(batch, controllers.Renewal{Authority: a})
 	}
-	sign := controllers.Sign{Session: forgeyard.SessionID(r.Msg.SessionId), Pressure: r.Msg.Pressure, Refusing: r.Msg.Refusing}
+	sign := controllers.Sign{Session: forgeyard.SessionID(r.Msg.SessionId), Pressure: r.Msg.Pressure, Refusing: r.Msg.Refusing, Facts: s.n.factsFromWire(r.Msg.Facts)}
 	answers, err := l.Renew(ctx, who, sign, batch)
 	if err != nil {
 		return nil, err

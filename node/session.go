@@ -270,7 +270,7 @@ func (n *Node) refresh(ctx context.Context) {
 // the holder counts from it (decision 1).
 func (n *Node) renewOnce(ctx context.Context) (addr string, err error) {
 	batch := n.local.toRenew()
-	sign := controllers.Sign{Session: n.session, Pressure: n.pressure(), Refusing: n.refusingWords()}
+	sign := controllers.Sign{Session: n.session, Pressure: n.pressure(), Refusing: n.refusingWords(), Facts: n.facts(ctx)}
 	sent := n.clock.Now()
 	addr, answers, err := n.sendRenewal(ctx, sign, batch)
 	if err != nil {
@@ -305,7 +305,7 @@ func (n *Node) sendRenewal(ctx context.Context, sign controllers.Sign, batch []f
 }
 
 func (n *Node) askRenewal(ctx context.Context, c forgeyardv1connect.PeerServiceClient, sign controllers.Sign, batch []forgeyard.Authority) ([]controllers.RenewalAnswer, error) {
-	req := &forgeyardv1.RenewRequest{RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Pressure: sign.Pressure, Refusing: sign.Refusing}
+	req := &forgeyardv1.RenewRequest{RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Pressure: sign.Pressure, Refusing: sign.Refusing, Facts: n.factsToWire(sign.Facts)}
 	for _, a := range batch {
 		req.Leases = append(req.Leases, authorityToWire(a))
 	}

@@ -168,7 +168,7 @@ func (n *Node) Members() []*forgeyardv1.Member {
 		v := &forgeyardv1.Member{
 			RunnerId: id, Name: m.Name, PeerId: m.Peer, Role: "pending", Voter: voters[id], State: "unknown", SessionId: string(m.Session.ID),
 			Draining: m.Draining, Disabled: m.Disabled, Leader: id == leader, Labels: m.Labels, Addrs: m.Addrs, Version: m.Session.Version,
-			Joined: timestamppb.New(m.Joined.Time()), Capabilities: control.Caps(m.Caps, m.Digest),
+			Joined: timestamppb.New(m.Joined.Time()), SilentSince: silentSince(m), Capabilities: control.Caps(m.Caps, m.Digest),
 		}
 		switch {
 		case voters[id]:
@@ -185,6 +185,14 @@ func (n *Node) Members() []*forgeyardv1.Member {
 		out = append(out, v)
 	}
 	return out
+}
+
+// silentSince is when the leader stopped hearing a member that holds leases.
+func silentSince(m site.Member) *timestamppb.Timestamp {
+	if m.Silent == 0 {
+		return nil
+	}
+	return timestamppb.New(m.Silent.Time())
 }
 
 func byOrder(st *site.State) []site.Member {

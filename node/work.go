@@ -212,6 +212,9 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 		x.n.deliver(ctx, x.completion(r), x.attempt.KeepCompletion)
 		return
 	case runner.EndLease:
+		// Its tree is dead: for an execution that is unknown this ends the doubt. A site that
+		// does not hear it finds out when the lease is certainly over.
+		x.n.tell(ctx, site.Stopped{Authority: x.authority})
 	case runner.EndCheckpoint:
 		x.afterCheckpoint(ctx, e)
 	case runner.EndYielded:

@@ -161,7 +161,7 @@ func (k *link) take(s *site.State, a syncAnswer, sent forgeyard.Instant) {
 		cancels = append(cancels, site.Cancel{Job: id})
 	}
 	k.inOrder(cancels, func() {
-		k.count.Heard(sent, a.Terms)
+		k.count.Heard(sent, a.Terms, a.Daemon)
 		k.commit()
 		k.inOrder(a.Follows(s, n.clk.Now().Sub(sent)), func() { k.takeIn(a) })
 	})

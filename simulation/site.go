@@ -58,6 +58,7 @@ func newPlan(j scenario.Job) *plan {
 	p := &plan{Job: j}
 	sp := job.Spec{Title: j.Name, Steps: []job.Step{{Name: "work", Run: []string{"work"}}}, Connectivity: policyOf(j.Policy)}
 	sp.Resources.MilliCPU = j.CPU
+	sp.Timeouts.Run = max(time.Second, j.Work) // what may not finish within the rest of an allowance does not begin
 	if j.Effects {
 		sp.Effects = job.EffectsProtected
 	}

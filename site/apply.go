@@ -135,6 +135,10 @@ func (c *change) runWork(b Body) (v any, err error, ok bool) {
 		err = c.expire(b)
 	case Fail:
 		err = c.fail(b)
+	case Revoke:
+		err = c.revoke(b)
+	case Stopped:
+		err = c.stopped(b)
 	default:
 		ok = false
 	}
@@ -161,6 +165,10 @@ func (c *change) runRest(b Body) (any, error) {
 		return nil, c.outboxAck(b)
 	case Drill:
 		return nil, c.drill(b)
+	case Silence:
+		return nil, c.silence(b)
+	case Readiness:
+		return nil, c.readiness(b)
 	}
 	return nil, forgeyard.Errorf("apply", forgeyard.Invalid, "command %T is not known", b)
 }
@@ -315,6 +323,7 @@ func (c *change) register(b Register) (Registered, error) {
 	}
 	if fresh {
 		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Step, Version: b.Version, Previous: m.Session.ID, Formats: b.Formats}
+		m.Silent = 0
 	}
 	c.Members = c.Members.Put(b.Runner, m)
 	var r Registered
@@ -370,6 +379,11 @@ func (c *change) memberSet(b MemberSet) error {
 	if b.Disabled != nil {
 		m.Disabled = *b.Disabled
 		c.note("member", "%s disabled: %v, by %s", m.Name, m.Disabled, c.by)
+		if m.Disabled && c.Allows(FormatLeases) {
+			// Its connection is for giving back what it holds (07§199); what is not given back is
+			// revoked by the controllers.
+			c.stopAll(m.Runner, "drain", "the runner was disabled by "+c.by)
+		}
 	}
 	if b.Removed != nil && *b.Removed && !m.Removed {
 		if n := c.liveLeases(m.Runner); n > 0 {

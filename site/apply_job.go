@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -251,6 +252,7 @@ func (c *change) endLease(j *Job, why lease.EndReason, detail string) {
 		return
 	}
 	j.Lease = j.Lease.End(c.at, why, detail)
+	c.noteLease(*j, "%s on %s: %s", why, c.memberName(j.Lease.Authority.Runner), cmp.Or(detail, string(why)))
 	if n := len(j.History); n > 0 && j.History[n-1].Lease == j.Lease.Authority.Lease {
 		h := slices.Clone(j.History)
 		h[n-1].Ended, h[n-1].Reason, h[n-1].Detail = c.at, why, forgeyard.Clip(detail, 300)

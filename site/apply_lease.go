@@ -27,6 +27,8 @@ func (s *State) Offerable(j Job, used time.Duration) error {
 		return no(forgeyard.Conflict, "the job is suspended: %s", j.Reason)
 	case j.Status == job.Unknown && j.Lease.Protected && !j.Certain:
 		return no(forgeyard.Conflict, "its effects are protected and epoch %d has not certainly stopped", j.Epoch)
+	case j.Status == job.Unknown && j.Lease.WaitsForCertain() && !j.Certain:
+		return no(forgeyard.Conflict, "it asks for no replacement and epoch %d has not certainly stopped", j.Epoch)
 	case j.Status == job.Unknown && !j.Certain && !j.mayGoOn():
 		return no(forgeyard.Conflict, "its interruption budget is spent and epoch %d has not certainly stopped", j.Epoch)
 	case j.Status != job.Queued && j.Status != job.Unknown:
@@ -36,8 +38,15 @@ func (s *State) Offerable(j Job, used time.Duration) error {
 		return no(forgeyard.Limit, "%d records wait for the central daemon, the bound is %d", s.Outbox.Len(), maxOutbox)
 	}
 	if j.Grant != nil {
-		if left := j.Grant.Left(s.Uplink.Terms, used); left <= 0 {
+		if left := j.Grant.Left(s.Uplink, used); left <= 0 && !s.Allows(FormatLeases) {
 			return no(forgeyard.Denied, "the central daemon's grant is used up: %s of silence, %s were allowed", used.Round(time.Second), j.Grant.Span(s.Uplink.Terms))
+		}
+		if why := j.Grant.Ended(s.Uplink, used); why != "" {
+			return no(forgeyard.Denied, "%s", why)
+		}
+		resumable := j.Spec.Resume.Mode == job.ResumeApplication
+		if why := j.Grant.Finishes(s.Uplink, used, j.Spec.Timeouts.Run, resumable); why != "" && s.Allows(FormatLeases) {
+			return no(forgeyard.Denied, "%s", why)
 		}
 	}
 	return nil
@@ -69,6 +78,7 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 	j.Status, j.Phase, j.Certain = job.Leased, job.PhaseOffered, false
 	j.Reason = fmt.Sprintf("offered to %s", m.Name)
 	c.putJob(j)
+	c.noteLease(j, "offered to %s: policy %s, fence %s", m.Name, policyText(j.Lease.Policy), j.Lease.Authority.Fence)
 	c.moveRun(j, fmt.Sprintf("epoch %d offered to %s", j.Epoch, m.Name))
 	return j.Lease.Authority, nil
 }
@@ -147,6 +157,7 @@ func (c *change) accept(b Accept) error {
 	}
 	j.Lease, j.Phase, j.Reason = l, job.PhaseAccepted, ""
 	c.putJob(j)
+	c.noteLease(j, "accepted by %s", c.memberName(b.Authority.Runner))
 	return nil
 }
 
@@ -230,8 +241,8 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Denied, "the job's contract has mode %q, which makes no checkpoints", j.Spec.Resume.Mode)
 	case rec.Epoch != j.Epoch || rec.Attempt != j.Attempt:
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Stale, "it was made at epoch %d, the current one is %d", rec.Epoch, j.Epoch)
-	case len(rec.Replicas) < c.copiesNeeded():
-		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Invalid, "%d nodes acknowledged a durable copy, %d are needed", len(rec.Replicas), c.copiesNeeded())
+	case len(rec.Replicas) < c.CopiesNeeded():
+		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Invalid, "%d nodes acknowledged a durable copy, %d are needed", len(rec.Replicas), c.CopiesNeeded())
 	}
 	next, err := checkpoint.Record(j.Checkpoints, rec)
 	if err != nil {
@@ -253,19 +264,19 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 	return out, nil
 }
 
-// copiesNeeded is how many nodes must hold what is committed: what the site's policy
+// CopiesNeeded is how many nodes must hold what is committed: what the site's policy
 // asks, and never more than it has members.
-func (c *change) copiesNeeded() int {
-	if c.Config.Durability.AcceptFewer {
+func (s *State) CopiesNeeded() int {
+	if s.Config.Durability.AcceptFewer {
 		return 1
 	}
 	members := 0
-	for _, m := range c.Members.All() {
+	for _, m := range s.Members.All() {
 		if !m.Removed {
 			members++
 		}
 	}
-	return max(1, min(c.Config.Durability.Copies, members))
+	return max(1, min(s.Config.Durability.Copies, members))
 }
 
 func progress(r checkpoint.Commit) string {

@@ -1,6 +1,8 @@
 package site
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -16,7 +18,7 @@ const (
 
 func (c *change) uplinkConnect(b UplinkConnect) error {
 	if b.Off {
-		c.Central, c.Uplink = Central{}, lease.Uplink{State: lease.Standalone, Since: c.at}
+		c.Central, c.Uplink, c.Ready = Central{}, lease.Uplink{State: lease.Standalone, Since: c.at}, Ready{}
 		c.note("uplink", "disconnected by %s", c.by)
 		return nil
 	}
@@ -30,7 +32,7 @@ func (c *change) uplinkConnect(b UplinkConnect) error {
 }
 
 func (c *change) uplinkObserve(b UplinkObserve) error {
-	before := c.Uplink.State
+	before := c.Uplink
 	if b.Terms != nil && b.Contact {
 		c.Uplink.Terms = *b.Terms
 	}
@@ -39,11 +41,57 @@ func (c *change) uplinkObserve(b UplinkObserve) error {
 	} else {
 		c.Uplink = c.Uplink.Observe(c.at, c.Step, time.Duration(b.Used), b.Contact, c.Outbox.Len())
 	}
-	if c.Uplink.State != before {
-		c.note("uplink", "%s after %s of silence %s", c.Uplink.State, c.Uplink.Used.Round(time.Millisecond), c.Uplink.Doubt)
+	if b.Contact {
+		c.Uplink.Daemon = b.Daemon
 	}
+	c.noteUplink(before)
 	if b.Contact {
 		c.authorityReturned()
+	}
+	return nil
+}
+
+// noteUplink tells each change of the state, and while it is silent each quarter of the
+// allowance, with what is left.
+func (c *change) noteUplink(before lease.Uplink) {
+	u := c.Uplink
+	left := max(0, u.Terms.Allowance-u.Used).Round(time.Millisecond)
+	switch quarter := u.Terms.Allowance / 4; {
+	case !c.Allows(FormatLeases):
+		if u.State != before.State {
+			c.note("uplink", "%s after %s of silence %s", u.State, u.Used.Round(time.Millisecond), u.Doubt)
+		}
+	case u.State != before.State:
+		text := fmt.Sprintf("%s after %s of silence, %s left", u.State, u.Used.Round(time.Millisecond), left)
+		if u.Doubt != "" {
+			text += ": " + u.Doubt
+		}
+		c.note("uplink", "%s", text)
+	case quarter > 0 && u.Silent(u.Used) && u.Used/quarter > before.Used/quarter:
+		c.note("uplink", "%s of the allowance of %s are left", left, u.Terms.Allowance)
+	}
+}
+
+// readiness notes what changed in what the site lacks. Figures alone change nothing.
+func (c *change) readiness(b Readiness) error {
+	if c.Uplink.State == lease.Standalone {
+		return forgeyard.Errorf("readiness", forgeyard.Conflict, "the site has no central daemon to promise anything to")
+	}
+	if len(b.Lacks) > maxLacks {
+		b.Lacks = b.Lacks[:maxLacks]
+	}
+	if c.Ready.Asked && lease.SameWants(c.Ready.Lacks, b.Lacks) {
+		return nil
+	}
+	had := c.Ready.Lacks
+	c.Ready = Ready{Asked: true, Since: c.at, Lacks: b.Lacks}
+	for _, s := range b.Lacks {
+		if !slices.ContainsFunc(had, func(h lease.Shortfall) bool { return h.Node == s.Node && h.What == s.What }) {
+			c.note("readiness", "not ready to go on alone: %s", s)
+		}
+	}
+	if len(b.Lacks) == 0 {
+		c.note("readiness", "ready to go on alone for %s", c.Uplink.Terms.Allowance)
 	}
 	return nil
 }

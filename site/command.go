@@ -64,6 +64,10 @@ const (
 	kindResume
 	kindRecover
 	kindFormatRaise
+	kindRevoke
+	kindStopped
+	kindSilence
+	kindReadiness
 )
 
 // Init starts the site with its founder.
@@ -271,6 +275,35 @@ type Expire struct {
 	State lease.State `cbor:"5,keyasint,omitempty"`
 }
 
+// Revoke takes a lease from its holder, whether that can be reached or not: from this
+// entry on nothing commits under it. Where that is enough the job goes on elsewhere; else
+// the execution is unknown until its holder has certainly stopped.
+type Revoke struct {
+	Job    forgeyard.JobID   `cbor:"1,keyasint"`
+	Lease  forgeyard.LeaseID `cbor:"2,keyasint"` // the one that was seen: a later one is not revoked by mistake
+	Class  string            `cbor:"3,keyasint"` // operator | disabled | security
+	Reason string            `cbor:"4,keyasint"`
+}
+
+// Stopped is a holder's word that all it ran under a lease is dead. For an execution that
+// is unknown this is certainty, which else takes until the holder's own deadline.
+type Stopped struct {
+	Authority forgeyard.Authority `cbor:"1,keyasint"`
+}
+
+// Silence says that the leader has not heard a runner for a while, or hears it again.
+type Silence struct {
+	Runner  forgeyard.RunnerID  `cbor:"1,keyasint"`
+	Session forgeyard.SessionID `cbor:"2,keyasint"`
+	Silent  bool                `cbor:"3,keyasint,omitempty"`
+	For     int64               `cbor:"4,keyasint,omitempty"` // nanoseconds of silence so far
+}
+
+// Readiness commits what keeps the site from going on alone for its whole allowance.
+type Readiness struct {
+	Lacks []lease.Shortfall `cbor:"1,keyasint,omitempty"`
+}
+
 // Fail ends a job that can't go on; only controllers propose it.
 type Fail struct {
 	Job      forgeyard.JobID     `cbor:"1,keyasint"`
@@ -334,6 +367,7 @@ type UplinkObserve struct {
 	Contact bool               `cbor:"2,keyasint,omitempty"`
 	Doubt   string             `cbor:"3,keyasint,omitempty"` // no clock can vouch: the allowance counts as used up
 	Terms   *lease.UplinkTerms `cbor:"4,keyasint,omitempty"` // what the daemon said now
+	Daemon  forgeyard.Wall     `cbor:"5,keyasint,omitempty"` // with Contact: what the daemon's clock read then
 }
 
 // Delegate takes in delegation records of the central daemon, in order.
@@ -405,6 +439,10 @@ func (Fail) kind() Kind          { return kindFail }
 func (Resume) kind() Kind        { return kindResume }
 func (Recover) kind() Kind       { return kindRecover }
 func (FormatRaise) kind() Kind   { return kindFormatRaise }
+func (Revoke) kind() Kind        { return kindRevoke }
+func (Stopped) kind() Kind       { return kindStopped }
+func (Silence) kind() Kind       { return kindSilence }
+func (Readiness) kind() Kind     { return kindReadiness }
 
 // commandFormat is the version of the envelope.
 const commandFormat = 1
@@ -457,6 +495,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindDeviceHealth: into[DeviceHealth], kindUplinkConnect: into[UplinkConnect], kindUplinkObserve: into[UplinkObserve],
 	kindDelegate: into[Delegate], kindOutboxAck: into[OutboxAck], kindDrill: into[Drill], kindConfigSet: into[ConfigSet],
 	kindFail: into[Fail], kindResume: into[Resume], kindRecover: into[Recover], kindFormatRaise: into[FormatRaise],
+	kindRevoke: into[Revoke], kindStopped: into[Stopped], kindSilence: into[Silence], kindReadiness: into[Readiness],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
 )
 
 // Format numbers what may stand in the site's log. It is a ratchet (decision 19, 07§206):
@@ -26,6 +27,10 @@ const (
 
 	// FormatBatches is the first in which one entry may hold many commands.
 	FormatBatches Format = 2
+	// FormatLeases is the first in which the state tells what became of leases, a disabled
+	// runner is asked for what it holds, and work begins only if it can finish in time: what
+	// a command of format 1 does stays as it was until every voter does the same.
+	FormatLeases Format = 2
 )
 
 // FormatRange is what one program reads; zero is a program that knew only the first.
@@ -49,14 +54,35 @@ func (s *State) Allows(f Format) bool { return f <= s.LogFormat() }
 
 // FormatOf is the first format in which the command may stand.
 func FormatOf(b Body) Format {
-	if k := b.kind(); k > kindFormatRaise {
+	if k := b.kind(); k > kindFormatRaise || says(b) {
 		return 2
 	}
 	return 1
 }
 
+// says reports whether a command of format 1 holds what only format 2 has: the daemon's
+// clock, a hard end of a grant, `replace: false`.
+func says(b Body) bool {
+	later := func(spec []byte) bool {
+		s, err := job.DecodeSpec(spec)
+		return err == nil && s.Connectivity.NoReplace
+	}
+	switch b := b.(type) {
+	case UplinkObserve:
+		return b.Daemon != 0
+	case Submit:
+		return later(b.Spec)
+	case Delegate:
+		return slices.ContainsFunc(b.Grants, func(d Delegation) bool { return d.Grant.End != 0 || d.Grant.Policy.NoReplace || later(d.Spec) })
+	}
+	return false
+}
+
 // MayWrite says why the command may not be proposed yet, or nil.
 func (s *State) MayWrite(b Body) error {
+	if s.Allows(FormatNow) {
+		return nil
+	}
 	if f := FormatOf(b); !s.Allows(f) {
 		return forgeyard.Errorf("propose", forgeyard.Unavailable, "%T needs log format %d and the site's log is at %d", b, f, s.LogFormat()).
 			WithHint("it moves by itself once every voter runs a newer program: forgeyard-node site members shows their versions")

@@ -33,6 +33,12 @@ func newChaos(seed uint64) *chaos {
 	c.must(TokenCreate{Token: "T", Hash: [32]byte{1}, Expires: forgeyard.WallOf(c.at.Add(time.Hour)), Uses: 3, MayVote: true})
 	c.must(Join{Token: "T", Hash: [32]byte{1}, Peer: "p2", Name: "n2"})
 	c.must(UplinkConnect{Central: Central{Peer: "central"}, Terms: lease.UplinkTerms{SilentAfter: 10 * time.Second, Grace: 10 * time.Second, Allowance: time.Minute}})
+	if seed%4 != 0 { // a quarter stays at the first format
+		for _, m := range values(c.s.Members) {
+			c.must(Register{Runner: m.Runner, Session: forgeyard.SessionID("S-" + m.Name), Version: "1", Formats: Formats})
+		}
+		c.must(FormatRaise{To: FormatNow, Voters: []forgeyard.RunnerID{"R1"}})
+	}
 	return c
 }
 
@@ -91,6 +97,8 @@ func (c *chaos) spec() (raw []byte, id forgeyard.Digest) {
 	if c.r.IntN(3) == 0 {
 		sp.Devices = []job.DeviceRequest{{Kind: "board", As: "d"}}
 	}
+	sp.Connectivity.NoReplace = c.r.IntN(4) == 0
+	sp.Timeouts.Run = []time.Duration{time.Second, 20 * time.Second, time.Hour}[c.r.IntN(3)]
 	sp = sp.Defaulted()
 	sp.Interruption.Budget = c.r.IntN(4)
 	raw = sp.Canonical()
@@ -140,6 +148,12 @@ func (c *chaos) report() Body {
 	kinds := []string{"interrupted", "drain", "authority", "resume_failed", "resume_rejected"}
 	phases := []job.Phase{job.PhasePreparing, job.PhaseRunning, job.PhaseUploading, "odd"}
 	switch c.r.IntN(4) {
+	case 2:
+		if c.r.IntN(2) == 0 {
+			return Stopped{Authority: c.authority()}
+		}
+		j := c.someJob()
+		return Revoke{Job: j.ID, Lease: j.Lease.Authority.Lease, Class: []string{RevokedByOperator, RevokedDisabled, RevokedSecurity, "odd"}[c.r.IntN(4)], Reason: "so"}
 	case 0:
 		return Release{Authority: c.authority(), Kind: kinds[c.r.IntN(len(kinds))]}
 	case 1:
@@ -149,7 +163,13 @@ func (c *chaos) report() Body {
 }
 
 func (c *chaos) uplink() Body {
-	switch c.r.IntN(5) {
+	switch c.r.IntN(6) {
+	case 5:
+		if c.r.IntN(2) == 0 {
+			return Readiness{Lacks: []lease.Shortfall{{Node: "n1", What: lease.WantClock, Detail: "so"}}[:c.r.IntN(2)]}
+		}
+		m := c.member()
+		return Silence{Runner: m.Runner, Session: m.Session.ID, Silent: c.r.IntN(2) == 0, For: int64(time.Second)}
 	case 0:
 		return OutboxAck{Upto: c.r.Uint64N(c.s.Sent + 2)}
 	case 1:
@@ -157,13 +177,16 @@ func (c *chaos) uplink() Body {
 		from := c.s.Cursor + c.r.Uint64N(2)
 		d := Delegation{Seq: from + 1, Spec: raw, SpecID: id, Cancel: c.r.IntN(4) == 0}
 		d.Grant = lease.Grant{ID: forgeyard.GrantID(fmt.Sprint("G", c.r.IntN(6))), Term: c.r.Uint64N(3), Policy: job.Connectivity{Policy: job.OfflineAuthorized, For: 40 * time.Second}}
+		if c.r.IntN(4) == 0 {
+			d.Grant.End = forgeyard.WallOf(c.at.Add(time.Duration(c.r.IntN(120)) * time.Second))
+		}
 		return Delegate{From: from, To: from + 1, Grants: []Delegation{d}}
 	case 2:
 		if c.r.IntN(4) == 0 {
 			return UplinkObserve{Doubt: "no clock"}
 		}
 	}
-	return UplinkObserve{Used: int64(time.Duration(c.r.IntN(90)-5) * time.Second), Contact: c.r.IntN(3) == 0}
+	return UplinkObserve{Used: int64(time.Duration(c.r.IntN(90)-5) * time.Second), Contact: c.r.IntN(3) == 0, Daemon: forgeyard.WallOf(c.at)}
 }
 
 func (c *chaos) devices() Body {
@@ -199,7 +222,7 @@ func (c *chaos) people() Body {
 	case 3:
 		return MemberSet{Runner: c.member().Runner, Draining: &yes, Cancel: c.r.IntN(2) == 0}
 	}
-	b := Register{Runner: c.member().Runner, Session: forgeyard.SessionID(fmt.Sprint("s", c.r.IntN(6)))}
+	b := Register{Formats: Formats, Runner: c.member().Runner, Session: forgeyard.SessionID(fmt.Sprint("s", c.r.IntN(6)))}
 	if b.Runner == "R1" && c.r.IntN(3) > 0 {
 		b.Caps.Devices = []job.DeviceFact{{ID: "b1", Kind: "board"}, {ID: "b2", Kind: "board"}}
 	}
@@ -400,7 +423,7 @@ func BenchmarkApply(b *testing.B) {
 		raw, id := c.spec()
 		c.must(Submit{Kind: job.Build, Title: "t", Spec: raw, SpecID: id})
 	}
-	c.must(Register{Runner: "R1", Session: "s"})
+	c.must(Register{Formats: Formats, Runner: "R1", Session: "s"})
 	raw, id := c.spec()
 	b.ReportAllocs()
 	for b.Loop() {

@@ -37,6 +37,8 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 		return Itself, b.Authority.Runner
 	case Complete:
 		return Itself, b.Authority.Runner
+	case Stopped:
+		return Itself, b.Authority.Runner
 	case DeviceReset:
 		return Itself, b.Host
 	case DeviceHealth:

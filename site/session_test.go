@@ -22,7 +22,7 @@ func newLab(t *testing.T) *lab {
 	l := &lab{t, &State{}}
 	at := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 	l.must(Init{Site: forgeyard.SiteID(forgeyard.NewULID(at, [10]byte{1})), Name: "lab", Config: sitecfg.DefaultSite(), Runner: "R1", Node: "n1", Peer: "p1"})
-	l.must(Register{Runner: "R1", Session: "one"})
+	l.must(Register{Formats: Formats, Runner: "R1", Session: "one"})
 	return l
 }
 
@@ -120,7 +120,7 @@ func TestE09NewSessionSupersedesAtOnce(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					l := newLab(t)
 					old := l.held("one")
-					v, err := Value[Registered](l.must(Register{Runner: "R1", Session: "two"}))
+					v, err := Value[Registered](l.must(Register{Formats: Formats, Runner: "R1", Session: "two"}))
 					if err != nil || len(v.Abandon) != 1 || v.Abandon[0] != old.Lease {
 						t.Fatalf("what to abandon: %+v %v", v, err)
 					}
@@ -170,7 +170,7 @@ func TestE06RestartRevivesNothing(t *testing.T) {
 			if after, _ := l.s.Jobs.Get(old.Job); essence(after) != essence(before) {
 				t.Fatalf("it took something from the session that still holds it:\n%s\n%s", essence(before), essence(after))
 			}
-			l.must(Register{Runner: "R1", Session: "two"})
+			l.must(Register{Formats: Formats, Runner: "R1", Session: "two"})
 			before, _ = l.s.Jobs.Get(old.Job)
 			if taken, err := l.acts(forged)[name](); taken || forgeyard.KindOf(err) != forgeyard.Stale {
 				t.Fatalf("after it registered: taken=%v, %v", taken, err)

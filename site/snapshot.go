@@ -46,6 +46,9 @@ type image struct {
 	Step        uint64                     `cbor:"26,keyasint,omitempty"` // only where it is not the index
 	Log         Format                     `cbor:"27,keyasint,omitempty"`
 	Recoveries  []Recovery                 `cbor:"28,keyasint,omitempty"`
+	LeaseLog    []SiteEvent                `cbor:"29,keyasint,omitempty"`
+	LeaseSeq    uint64                     `cbor:"30,keyasint,omitempty"`
+	Ready       Ready                      `cbor:"31,keyasint,omitzero"`
 }
 
 type eventRow struct {
@@ -77,6 +80,7 @@ func (s *State) image() image {
 		Incarnation: s.Incarnation, Config: s.Config, Members: values(s.Members), Tokens: values(s.Tokens), Runs: values(s.Runs),
 		Jobs: values(s.Jobs), Devices: values(s.Devices), Uplink: s.Uplink, Central: s.Central, Outbox: values(s.Outbox),
 		Sent: s.Sent, Acked: s.Acked, Cursor: s.Cursor, History: s.History, EndedSeq: s.EndedSeq, Log: s.Format, Recoveries: s.Recoveries, Open: map[forgeyard.JobID]uint64{},
+		LeaseSeq: s.LeaseSeq, Ready: s.Ready,
 	}
 	if s.Step != s.Index {
 		im.Step = s.Step
@@ -94,6 +98,9 @@ func (s *State) image() image {
 	}
 	for k, id := range s.Ended.All() {
 		im.Ended = append(im.Ended, endedRow{k.number(), id})
+	}
+	for _, e := range s.LeaseLog.All() {
+		im.LeaseLog = append(im.LeaseLog, e)
 	}
 	return im
 }
@@ -131,6 +138,7 @@ func DecodeState(b []byte) (*State, error) {
 		Index: im.Index, Site: im.Site, Name: im.Name, PublicKey: im.PublicKey, Created: im.Created, Incarnation: im.Incarnation,
 		Config: im.Config, Uplink: im.Uplink, Central: im.Central, Sent: im.Sent, Acked: im.Acked, Cursor: im.Cursor, History: im.History, EndedSeq: im.EndedSeq,
 		Format: im.Log, Recoveries: im.Recoveries,
+		LeaseSeq: im.LeaseSeq, Ready: im.Ready,
 	}
 	if err := s.Readable(); err != nil {
 		return nil, err
@@ -172,6 +180,9 @@ func (s *State) fill(im image) {
 	}
 	for id, n := range im.Open {
 		s.Open = s.Open.Put(id, n)
+	}
+	for i, e := range im.LeaseLog {
+		s.LeaseLog = s.LeaseLog.Put(SeqKey(im.LeaseSeq-uint64(len(im.LeaseLog)-1-i)), e)
 	}
 	for _, e := range im.Ended {
 		s.Ended = s.Ended.Put(SeqKey(e.Seq), e.Job)

@@ -64,8 +64,13 @@ type State struct {
 	Requests Table[forgeyard.MessageID, requestReply] // bounded by maxRequests
 	Order    Table[Seq, forgeyard.MessageID]          // requests by age
 	History  []SiteEvent                              // the last maxHistory events of the site, oldest first
-	Ended    Table[Seq, forgeyard.JobID]              // ended jobs by age, bounded by maxEnded
-	EndedSeq uint64                                   // jobs that ever ended
+	// LeaseLog is what became of leases, oldest first, the last maxLeaseLog. It is apart
+	// from History: a busy minute would push out what the site must remember for weeks.
+	LeaseLog Table[Seq, SiteEvent]
+	LeaseSeq uint64                      // events that LeaseLog ever had
+	Ready    Ready                       // what keeps the site from going on alone
+	Ended    Table[Seq, forgeyard.JobID] // ended jobs by age, bounded by maxEnded
+	EndedSeq uint64                      // jobs that ever ended
 
 	Format     Format     // of the log; see LogFormat
 	Recoveries []Recovery // how the incarnation grew, oldest first, bounded by maxRecoveries
@@ -90,6 +95,7 @@ type Member struct {
 	Removed  bool               `cbor:"15,keyasint,omitempty"` // revoked: every member drops the peer
 	Token    forgeyard.TokenID  `cbor:"16,keyasint,omitempty"` // it came in with
 	Order    uint64             `cbor:"17,keyasint"`           // step of the enrolment: the order of promotion
+	Silent   forgeyard.Wall     `cbor:"18,keyasint,omitempty"` // since when the leader does not hear it; zero: it does
 }
 
 // Session is one process of a member (07§7).
@@ -252,6 +258,14 @@ type Record struct {
 	Runner forgeyard.RunnerID `cbor:"8,keyasint,omitempty"`
 	At     forgeyard.Wall     `cbor:"9,keyasint"`
 	Used   int64              `cbor:"10,keyasint,omitempty"` // nanoseconds of silence when it happened: 0 while online
+}
+
+// Ready is whether the site could keep the promise of its allowance, as last looked at
+// while it was online.
+type Ready struct {
+	Asked bool              `cbor:"1,keyasint,omitempty"` // somebody looked
+	Since forgeyard.Wall    `cbor:"2,keyasint,omitempty"` // the answer is what it is since then
+	Lacks []lease.Shortfall `cbor:"3,keyasint,omitempty"` // none: it could
 }
 
 // SiteEvent is one line of `site events`.

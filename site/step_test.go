@@ -15,7 +15,7 @@ import (
 // own, and what must be unique or rising is made of the step.
 func TestCommandsOfOneEntryHaveTheirOwnSteps(t *testing.T) {
 	c := newChaos(1)
-	c.must(Register{Runner: "R1", Session: "S1", Caps: job.Capabilities{MilliCPU: 8000, Memory: 1 << 34, Disk: 1 << 40, MaxJobs: 99}})
+	c.must(Register{Formats: Formats, Runner: "R1", Session: "S1", Caps: job.Capabilities{MilliCPU: 8000, Memory: 1 << 34, Disk: 1 << 40, MaxJobs: 99}})
 	at := c.index + 1
 	send := func(n int, b Body) Reply {
 		t.Helper()

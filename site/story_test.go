@@ -238,7 +238,11 @@ func (s *story) value(r Reply) string {
 func lines(st *State) []string {
 	var out []string
 	for _, m := range st.Members.All() {
-		out = append(out, fmt.Sprintf("member %s: session %q draining=%v disabled=%v removed=%v votes=%v", m.Name, m.Session.ID, m.Draining, m.Disabled, m.Removed, m.MayVote))
+		line := fmt.Sprintf("member %s: session %q draining=%v disabled=%v removed=%v votes=%v", m.Name, m.Session.ID, m.Draining, m.Disabled, m.Removed, m.MayVote)
+		if m.Silent != 0 {
+			line += ", silent since " + m.Silent.Time().Format("15:04:05")
+		}
+		out = append(out, line)
 	}
 	for _, t := range st.Tokens.All() {
 		out = append(out, fmt.Sprintf("token %s: %d uses left, revoked=%v", t.ID, t.Uses, t.Revoked))
@@ -266,6 +270,9 @@ func lines(st *State) []string {
 	}
 	u := st.Uplink
 	out = append(out, fmt.Sprintf("uplink %s, %s used of %s %s", u.State, u.Used, u.Terms.Allowance, u.Doubt))
+	if st.Ready.Asked {
+		out = append(out, fmt.Sprintf("ready since %s, lacks %v", st.Ready.Since.Time().Format("15:04:05"), st.Ready.Lacks))
+	}
 	for _, r := range st.Outbox.All() {
 		out = append(out, fmt.Sprintf("record %d: %s of %s, %s, fence %s", r.Seq, r.Kind, r.Grant, r.Status, r.Fence))
 	}
@@ -303,6 +310,14 @@ func (s *story) show(out *strings.Builder) {
 		}
 		return
 	}
+	if what := s.arg("what", ""); what == "leases" || what == "history" {
+		for _, e := range s.s.SiteEvents(s.num("from", 0)) {
+			if (e.Kind == "lease") == (what == "leases") {
+				fmt.Fprintf(out, "%d %s: %s\n", e.Index, e.Kind, e.Text)
+			}
+		}
+		return
+	}
 	for _, l := range lines(s.s) {
 		fmt.Fprintln(out, l)
 	}
@@ -323,6 +338,11 @@ func (s *story) spec() job.Spec {
 	}
 	for i := range s.num("boards", 0) {
 		sp.Devices = append(sp.Devices, job.DeviceRequest{Kind: "board", As: fmt.Sprintf("d%d", i)})
+	}
+	sp.Connectivity.NoReplace = s.td.HasArg("no-replace")
+	sp.Timeouts.Run = time.Second
+	if s.td.HasArg("run") {
+		sp.Timeouts.Run = s.span("run")
 	}
 	sp = sp.Defaulted()
 	if s.td.HasArg("retry") || s.td.HasArg("budget") {
@@ -453,6 +473,10 @@ func (s *story) work() Body {
 		return Release{Authority: s.authority(), Kind: s.arg("kind", "interrupted"), Detail: "given back"}
 	case "complete":
 		return Complete{Authority: s.authority(), Message: forgeyard.MessageID(s.arg("message", "m-"+string(s.job()))), Result: s.result()}
+	case "revoke-lease":
+		return Revoke{Job: s.jobID(), Lease: s.authority().Lease, Class: s.arg("class", RevokedByOperator), Reason: s.arg("why", "")}
+	case "stopped":
+		return Stopped{Authority: s.authority()}
 	case "expire":
 		return Expire{Job: s.jobID(), Lease: s.authority().Lease, Certain: s.td.HasArg("certain"), Term: s.num("term", 0)}
 	}
@@ -489,12 +513,29 @@ func (s *story) rest() Body {
 		case s.td.HasArg("doubt"):
 			return UplinkObserve{Doubt: s.arg("doubt", "")}
 		}
-		return UplinkObserve{Used: int64(s.span("silent")), Contact: s.td.HasArg("contact")}
+		b := UplinkObserve{Used: int64(s.span("silent")), Contact: s.td.HasArg("contact")}
+		if b.Contact {
+			b.Daemon = forgeyard.WallOf(s.at)
+		}
+		return b
 	case "delegate":
 		raw := s.spec().Canonical()
 		d := Delegation{Seq: s.num("seq", 1), Title: "delegated", Spec: raw, SpecID: cas.Sum(raw), Cancel: s.td.HasArg("back")}
 		d.Grant = lease.Grant{ID: forgeyard.GrantID(s.arg("grant", "G1")), Term: s.num("term", 1), Policy: job.Connectivity{Policy: job.OfflineAuthorized, For: 40 * time.Second}}
+		if s.td.HasArg("end") {
+			d.Grant.End = forgeyard.WallOf(s.at.Add(s.span("end")))
+		}
 		return Delegate{From: s.num("from", d.Seq-1), To: d.Seq, Grants: []Delegation{d}}
+	case "silence":
+		m, _ := s.s.Members.Get(s.runner())
+		return Silence{Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", string(m.Session.ID))), Silent: !s.td.HasArg("over"), For: int64(s.span("for"))}
+	case "ready":
+		var b Readiness
+		for line := range strings.Lines(s.td.Input) {
+			w := strings.SplitN(strings.TrimSpace(line), " ", 3)
+			b.Lacks = append(b.Lacks, lease.Shortfall{Node: w[0], What: lease.Want(w[1]), Detail: w[2]})
+		}
+		return b
 	case "acknowledge":
 		return OutboxAck{Upto: s.num("upto", 0)}
 	case "drill":

@@ -82,11 +82,19 @@ func (l *Link) connectivity(s *site.State) *v1.Connectivity {
 	if !known {
 		used = s.Uplink.Used
 	}
-	return &v1.Connectivity{
+	v := &v1.Connectivity{
 		State: string(s.Uplink.State), Since: timestamppb.New(s.Uplink.Since.Time()), Used: durationpb.New(used),
 		Allowance: durationpb.New(s.Uplink.Terms.Allowance), Left: durationpb.New(max(0, s.Uplink.Terms.Allowance-used)),
 		Central: s.Central.Name, Doubt: s.Uplink.Doubt,
 	}
+	if s.Ready.Asked {
+		v.Readiness, v.ReadinessSince = "ready", timestamppb.New(s.Ready.Since.Time())
+	}
+	for _, f := range s.Ready.Lacks {
+		v.Readiness = "not_ready"
+		v.Shortfalls = append(v.Shortfalls, &v1.Shortfall{Node: f.Node, What: string(f.What), Detail: f.Detail})
+	}
+	return v
 }
 
 // call makes the call under a deadline that grows while calls time out, with
@@ -128,7 +136,7 @@ func (l *Link) clientFor(s *site.State) (forgeyardv1connect.DelegationServiceCli
 
 // take brings an answer into the log, in the order that the package comment gives.
 func (l *Link) take(ctx context.Context, s *site.State, r *v1.SyncResponse, sent forgeyard.Instant) error {
-	a := reckon.Answer{Acked: r.Acked, Terms: TermsOf(r.Terms)}
+	a := reckon.Answer{Acked: r.Acked, Terms: TermsOf(r.Terms), Daemon: forgeyard.Wall(r.DaemonMs)}
 	for _, g := range r.Cancelled {
 		a.Cancelled = append(a.Cancelled, forgeyard.GrantID(g))
 	}
@@ -143,7 +151,7 @@ func (l *Link) take(ctx context.Context, s *site.State, r *v1.SyncResponse, sent
 	if err := l.cancelFirst(ctx, s, a); err != nil {
 		return err
 	}
-	l.heard(sent, a.Terms)
+	l.heard(sent, a)
 	for _, b := range a.Follows(s, l.cfg.Clock.Now().Sub(sent)) {
 		if err := l.propose(ctx, b); err != nil {
 			return err
@@ -167,10 +175,14 @@ func (l *Link) cancelFirst(ctx context.Context, s *site.State, a reckon.Answer) 
 }
 
 // heard counts from the send of an exchange that succeeded.
-func (l *Link) heard(sent forgeyard.Instant, terms lease.UplinkTerms) {
+func (l *Link) heard(sent forgeyard.Instant, a reckon.Answer) {
 	l.mu.Lock()
-	l.count.Heard(sent, terms)
+	l.count.Heard(sent, a.Terms, a.Daemon)
 	l.status.LastContact = l.cfg.Clock.Wall()
+	l.off = 0
+	if a.Daemon != 0 {
+		l.off = l.status.LastContact.Sub(a.Daemon.Time())
+	}
 	l.mu.Unlock()
 	poke(l.wakeup)
 }

@@ -69,7 +69,8 @@ type Link struct {
 	mu        sync.Mutex // guards what follows
 	count     reckon.Keeper
 	status    Status
-	central   string // whose client it is
+	off       time.Duration // our wall clock against the daemon's at the last contact
+	central   string        // whose client it is
 	client    forgeyardv1connect.DelegationServiceClient
 	batch     int                // bytes of records to send at most
 	timeouts  int                // calls in a row that ended by their deadline
@@ -101,6 +102,14 @@ func (l *Link) Used() (time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count.Used(now)
+}
+
+// Daemon is what the daemon's own clock read at the contact from which Used counts, and
+// how far our wall clock was ahead of it then; zero: nothing was heard under this leadership.
+func (l *Link) Daemon() (read forgeyard.Wall, off time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count.Daemon(), l.off
 }
 
 // Status says how the exchanges go.
@@ -225,6 +234,10 @@ func (l *Link) commit(ctx context.Context, s *site.State) time.Duration {
 func (l *Link) propose(ctx context.Context, b site.Body) error {
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
+	if o, ok := b.(site.UplinkObserve); ok && !l.cfg.State().Allows(site.FormatLeases) {
+		o.Daemon = 0 // not every voter reads it yet
+		b = o
+	}
 	r, err := l.cfg.Propose(ctx, b)
 	if err == nil {
 		err = r.Err()

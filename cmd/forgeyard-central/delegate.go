@@ -15,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/forgeyard/forgeyard-node"
 	v1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
@@ -32,14 +33,15 @@ const (
 
 func (c *cli) delegate() *cobra.Command {
 	var set []string
+	var within time.Duration
 	cmd := &cobra.Command{
 		Use:     "delegate SITE FILE|-",
 		Short:   "Give a site a job",
-		Long:    "Give a site the job of a job file, with authority for as long as the job's connectivity says.\nLocal inputs are read relative to the file, stored at the daemon, and brought to the site with the job.",
-		Example: "  forgeyard-central delegate plant-a job.yaml --set title=nightly",
+		Long:    "Give a site the job of a job file, with authority for as long as the job's connectivity says.\nLocal inputs are read relative to the file, stored at the daemon, and brought to the site with the job.\nWith --within the authority has a hard end that contact does not renew: the site starts nothing that may\nrun longer, and stops what is not done by then.",
+		Example: "  forgeyard-central delegate plant-a job.yaml --set title=nightly\n  forgeyard-central delegate plant-a job.yaml --within 6h",
 		Args:    exactly(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			j, err := c.delegateFile(cmd.Context(), args[0], args[1], set)
+			j, err := c.delegateFile(cmd.Context(), args[0], args[1], set, within)
 			if err != nil {
 				return err
 			}
@@ -47,10 +49,14 @@ func (c *cli) delegate() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVar(&set, "set", nil, "replace a value of the file: --set job.env.BOARD=rev4")
+	cmd.Flags().DurationVar(&within, "within", 0, "hard end of the authority, from now; 0: none")
 	return cmd
 }
 
-func (c *cli) delegateFile(ctx context.Context, site, name string, set []string) (*v1.CentralJob, error) {
+func (c *cli) delegateFile(ctx context.Context, site, name string, set []string, within time.Duration) (*v1.CentralJob, error) {
+	if within < 0 {
+		return nil, usage("--within %s is below 0", within)
+	}
 	file, dir, err := c.readJobFile(name, set)
 	if err != nil {
 		return nil, err
@@ -76,7 +82,11 @@ func (c *cli) delegateFile(ctx context.Context, site, name string, set []string)
 	if err != nil {
 		return nil, err
 	}
-	r, err := cl.Delegate(ctx, connect.NewRequest(&v1.DelegateRequest{Site: site, Spec: spec.Canonical(), Title: file.Title, Upload: up.name}))
+	req := &v1.DelegateRequest{Site: site, Spec: spec.Canonical(), Title: file.Title, Upload: up.name}
+	if within > 0 {
+		req.Within = durationpb.New(within)
+	}
+	r, err := cl.Delegate(ctx, connect.NewRequest(req))
 	if err != nil {
 		return nil, err
 	}

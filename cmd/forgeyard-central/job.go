@@ -110,6 +110,9 @@ func jobText(w io.Writer, j *v1.CentralJob) {
 	line(w, "site", j.Site+" ("+j.SiteId+")")
 	line(w, "status", statusText(j))
 	line(w, "delegated", when(j.DelegatedAt)+", term "+fmt.Sprint(j.Term))
+	if j.HardEnd != nil {
+		line(w, "hard end", when(j.HardEnd))
+	}
 	line(w, "job at the site", orDash(j.JobId))
 	line(w, "fence", orDash(j.Fence))
 	if j.Received != nil {

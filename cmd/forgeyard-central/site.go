@@ -85,6 +85,12 @@ func siteText(w io.Writer, s *v1.CentralSite) {
 	if k := s.Connectivity; k != nil {
 		line(w, "said of itself", k.State+", "+k.Used.AsDuration().String()+" of "+k.Allowance.AsDuration().String()+" used "+k.Doubt)
 	}
+	if k := s.Connectivity; k.GetReadiness() != "" {
+		line(w, "could go on alone", k.Readiness+" since "+when(k.ReadinessSince))
+		for _, f := range k.Shortfalls {
+			line(w, "", strings.TrimPrefix(f.Node+": "+f.What+": "+f.Detail, ": "))
+		}
+	}
 	line(w, "terms", "silent after "+s.Terms.SilentAfter.AsDuration().String()+", grace "+s.Terms.Grace.AsDuration().String()+", offline for "+s.Terms.Allowance.AsDuration().String())
 	line(w, "records taken", s.Records)
 	line(w, "delegations", s.Delegated, "taken in", s.Cursor)

@@ -40,6 +40,7 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 	}
 	if j.CancellationRequestedAt != nil {
 		p.Fact("cancellation", "requested %s", cli.Since(now(), j.CancellationRequestedAt))
+		p.Fact("cancel pending", "%s", j.CancelPending)
 	}
 	p.Fact("submitted", "%s", cli.At(j.Submitted))
 	p.Fact("started", "%s", cli.At(j.Started))
@@ -47,11 +48,16 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 	p.Fact("policy", "%s, durability %s", j.Connectivity, j.Durability)
 	if j.GrantId != "" {
 		p.Fact("grant", "%s of the central daemon, %s left", j.GrantId, orDash(cli.PDur(j.AuthorityLeft)))
+		if j.HardEnd != nil {
+			p.Fact("hard end", "%s by the central daemon's clock", cli.At(j.HardEnd))
+		}
 	}
 	p.Fact("spec", "%s", j.SpecId)
 	if j.LeaseId != "" {
 		p.Fact("lease", "%s %s, fence %s, attempt %s", j.LeaseId, j.LeaseState, j.Fence, j.AttemptId)
 	}
+	p.Fact("lease policy", "%s", j.LeasePolicy)
+	p.Fact("delivery", "%s", j.Delivery)
 	if j.Interruptions > 0 {
 		p.Fact("interruptions", "%d", j.Interruptions)
 	}
@@ -110,9 +116,9 @@ func history(p *cli.Page, j *forgeyardv1.Job) {
 		}
 	}
 	if len(j.Late) > 0 {
-		p.Head("refused results", "EPOCH", "RUNNER", "AT", "OUTCOME", "WHY")
+		p.Head("refused results", "EPOCH", "RUNNER", "AT", "OUTCOME", "VERDICT", "WHY")
 		for _, l := range j.Late {
-			p.Row(strconv.FormatUint(l.Epoch, 10), l.Runner, cli.At(l.At), l.Outcome, l.Why)
+			p.Row(strconv.FormatUint(l.Epoch, 10), l.Runner, cli.At(l.At), l.Outcome, l.Verdict, l.Why)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (a *app) root() *cobra.Command {
 		a.initCommand(), a.joinCommand(), a.upCommand(), a.tokenCommand(),
 		a.statusCommand(), a.doctorCommand(), a.capabilitiesCommand(), a.versionCommand(), a.logStoreCommand(), a.drainCommand(), a.resumeCommand(),
 		a.siteCommand(), a.runnerCommand(),
-		a.submitCommand(), a.jobCommand(), a.runCommand(),
+		a.submitCommand(), a.jobCommand(), a.leaseCommand(), a.runCommand(),
 		a.casCommand(), a.deviceCommand(), a.uplinkCommand(),
 		a.demoCommand(),
 	)

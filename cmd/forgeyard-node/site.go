@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -81,6 +82,18 @@ func connectivity(p *cli.Page, c *forgeyardv1.Connectivity) {
 		p.Fact("allowance", "%s", line)
 	}
 	p.Fact("doubt", "%s", c.Doubt)
+	switch {
+	case c.Readiness == "ready":
+		p.Fact("could go on alone", "yes, for %s", cli.PDur(c.Allowance))
+	case c.Readiness != "":
+		for i, f := range c.Shortfalls {
+			name := "could go on alone"
+			if i > 0 {
+				name = ""
+			}
+			p.Row(name, "no: "+strings.TrimPrefix(f.Node+": "+f.What+": "+f.Detail, ": "))
+		}
+	}
 }
 
 func outbox(p *cli.Page, o *forgeyardv1.Outbox) {
@@ -113,6 +126,8 @@ func work(m *forgeyardv1.Member) string {
 	switch {
 	case m.State != "alive":
 		return "-"
+	case m.SilentSince != nil:
+		return "silent"
 	case m.Disabled:
 		return "disabled"
 	case m.Draining:
@@ -143,16 +158,17 @@ func (a *app) listMembers(ctx context.Context) error {
 func (a *app) siteEvents() *cobra.Command {
 	var follow bool
 	var after uint64
+	var kind string
 	c := a.Build(cli.Command{
 		Use: "events", Short: "Show what happened in the site",
-		Long:    "Show what happened in the site: who joined, who leads, what was granted and refused. With -o json one object a line.",
-		Example: "  forgeyard-node site events --follow\n  forgeyard-node site events -o json --after 120", Exits: []int{1, 5, 130},
+		Long:    "Show what happened in the site: who joined, who leads, what was granted and refused, how the uplink stands and what is left of its allowance. `--kind lease` shows what became of leases, each with its reason. With -o json one object a line.",
+		Example: "  forgeyard-node site events --follow\n  forgeyard-node site events -o json --after 120\n  forgeyard-node site events --kind lease", Exits: []int{1, 5, 130},
 		Run: func(ctx context.Context, _ []string) error {
 			c, err := a.connect(ctx)
 			if err != nil {
 				return err
 			}
-			s, err := c.site.Events(ctx, connect.NewRequest(&forgeyardv1.SiteEventsRequest{Follow: follow, After: after}))
+			s, err := c.site.Events(ctx, connect.NewRequest(&forgeyardv1.SiteEventsRequest{Follow: follow, After: after, Kind: kind}))
 			if err != nil {
 				return err
 			}
@@ -167,6 +183,7 @@ func (a *app) siteEvents() *cobra.Command {
 		},
 	})
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
+	c.Flags().StringVar(&kind, "kind", "", "only those: lease, uplink, readiness, member, session, config, stale …")
 	c.Flags().Uint64Var(&after, "after", 0, "only what came after this index of the log")
 	return c
 }

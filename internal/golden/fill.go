@@ -2,6 +2,7 @@ package golden
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,14 +12,20 @@ import (
 // Fill sets every exported field below v, which is a pointer, to a value that follows
 // from the field's own key in the encoding: a key that is changed, dropped or used twice
 // changes the bytes, and the order of fields in the source does not. A slice, map or
-// pointer gets one element. Such a value keeps no rule but that of its type.
-func Fill(t testing.TB, v any) {
+// pointer gets one element. Such a value keeps no rule but that of its type. Fields named
+// in later, as Type.Field, came after the version that is held still: they stay zero.
+func Fill(t testing.TB, v any, later ...string) {
 	t.Helper()
 	p := reflect.ValueOf(v)
 	if p.Kind() != reflect.Pointer || p.IsNil() {
 		t.Fatalf("golden: %T is no pointer to fill through", v)
 	}
-	fill(t, p.Elem(), "1")
+	filler{t, later}.fill(p.Elem(), "1")
+}
+
+type filler struct {
+	t     testing.TB
+	later []string
 }
 
 // number is what stands for a key: itself, or for a key of letters how many they are.
@@ -37,8 +44,8 @@ func keyOf(f reflect.StructField) string {
 	return f.Name
 }
 
-func fill(t testing.TB, v reflect.Value, key string) {
-	t.Helper()
+func (l filler) fill(v reflect.Value, key string) {
+	l.t.Helper()
 	switch v.Kind() {
 	case reflect.Bool:
 		v.SetBool(true)
@@ -50,31 +57,31 @@ func fill(t testing.TB, v reflect.Value, key string) {
 		v.SetString("k" + key)
 	case reflect.Array:
 		for i := range v.Len() {
-			fill(t, v.Index(i), key)
+			l.fill(v.Index(i), key)
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		fill(t, v.Index(0), key)
+		l.fill(v.Index(0), key)
 	case reflect.Map:
 		k, e := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		fill(t, k, key)
-		fill(t, e, key)
+		l.fill(k, key)
+		l.fill(e, key)
 		v.Set(reflect.MakeMap(v.Type()))
 		v.SetMapIndex(k, e)
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(t, v.Elem(), key)
+		l.fill(v.Elem(), key)
 	case reflect.Struct:
 		if v.Type() == reflect.TypeFor[time.Time]() {
 			v.Set(reflect.ValueOf(time.UnixMilli(1_800_000_000_000).UTC()))
 			return
 		}
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() {
-				fill(t, v.Field(i), keyOf(f))
+			if f := v.Type().Field(i); f.IsExported() && !slices.Contains(l.later, v.Type().Name()+"."+f.Name) {
+				l.fill(v.Field(i), keyOf(f))
 			}
 		}
 	default:
-		t.Fatalf("golden: a field of kind %s cannot be filled", v.Kind())
+		l.t.Fatalf("golden: a field of kind %s cannot be filled", v.Kind())
 	}
 }

@@ -78,7 +78,7 @@ const (
 
 // reads are the procedures that change nothing.
 var reads = map[string]bool{
-	"Status": true, "Doctor": true, "Members": true, "Events": true, "ListTokens": true, "GetConfig": true, "List": true, "Show": true,
+	"Status": true, "Doctor": true, "Members": true, "Events": true, "ListTokens": true, "GetConfig": true, "List": true, "ListLeases": true, "Show": true,
 	"Log": true, "Attach": true, "Stat": true, "Usage": true,
 }
 

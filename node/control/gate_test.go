@@ -23,7 +23,7 @@ var (
 	shown = []string{
 		"NodeService/Status", "NodeService/Doctor",
 		"SiteService/Status", "SiteService/Members", "SiteService/Events", "SiteService/ListTokens", "SiteService/GetConfig",
-		"JobService/List", "JobService/Show", "JobService/Log",
+		"JobService/List", "JobService/ListLeases", "JobService/Show", "JobService/Log",
 		"RunService/List", "RunService/Show", "RunService/Attach",
 		"ContentService/Stat", "ContentService/Usage",
 		"DeviceService/List",
@@ -32,7 +32,7 @@ var (
 	withheld = []string{
 		"NodeService/Drain", "NodeService/Resume",
 		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetConfig", "SiteService/SetMember",
-		"JobService/Submit", "JobService/Cancel",
+		"JobService/Submit", "JobService/Cancel", "JobService/RevokeLease",
 		"ContentService/Put", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC",
 		"DeviceService/Lease", "DeviceService/Release", "DeviceService/SetHealth", "DeviceService/Console",
 		"UplinkService/Connect", "UplinkService/Disconnect", "UplinkService/Drill",

@@ -118,8 +118,8 @@ func (s siteService) Events(ctx context.Context, r *connect.Request[forgeyardv1.
 	for {
 		changed := s.n.Changed()
 		st := s.n.Site()
-		for _, e := range st.History {
-			if e.Index <= after {
+		for _, e := range st.SiteEvents(after) {
+			if r.Msg.Kind != "" && e.Kind != r.Msg.Kind {
 				continue
 			}
 			if err := out.Send(&forgeyardv1.SiteEvent{Index: e.Index, At: stamp(e.At), Kind: e.Kind, Text: e.Text}); err != nil {

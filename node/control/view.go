@@ -61,9 +61,13 @@ func Job(s *site.State, j site.Job, long bool) *forgeyardv1.Job {
 		v.LeaseId, v.LeaseState, v.Fence = string(a.Lease), string(j.Lease.State), a.Fence.String()
 		v.RunnerId, v.Runner = string(a.Runner), memberName(s, a.Runner)
 	}
+	if a.Lease != "" {
+		v.LeasePolicy = leasePolicy(j.Lease)
+	}
+	v.CancelPending, v.Delivery = cancelPending(s, j), delivery(s, j)
 	if j.Grant != nil {
-		v.GrantId = string(j.Grant.ID)
-		v.AuthorityLeft = durationpb.New(max(0, j.Grant.Left(s.Uplink.Terms, s.Uplink.Used)))
+		v.GrantId, v.HardEnd = string(j.Grant.ID), stamp(j.Grant.End)
+		v.AuthorityLeft = durationpb.New(max(0, j.Grant.Left(s.Uplink, s.Uplink.Used)))
 	}
 	if j.Result != nil {
 		v.ExitCode = int32(j.Result.ExitCode)
@@ -85,7 +89,7 @@ func longJob(s *site.State, j site.Job, v *forgeyardv1.Job) {
 		v.Checkpoints = append(v.Checkpoints, Checkpoint(c))
 	}
 	for _, l := range j.Late {
-		v.Late = append(v.Late, &forgeyardv1.Job_LateResult{At: stamp(l.At), Epoch: l.Epoch, Runner: memberName(s, l.Runner), MessageId: string(l.Message), Outcome: string(l.Outcome), Why: l.Why})
+		v.Late = append(v.Late, &forgeyardv1.Job_LateResult{At: stamp(l.At), Epoch: l.Epoch, Runner: memberName(s, l.Runner), MessageId: string(l.Message), Outcome: string(l.Outcome), Why: l.Why, Verdict: string(site.StaleRejected)})
 	}
 	for _, d := range j.Devices {
 		v.Devices = append(v.Devices, &forgeyardv1.Job_HeldDevice{As: d.As, DeviceId: string(d.Device), LeaseId: string(d.Lease), Token: d.Token, Host: memberName(s, d.Host)})
@@ -163,6 +167,8 @@ func Connectivity(s *site.State, used time.Duration, now time.Time) *forgeyardv1
 		v.Used, v.Allowance, v.Left = durationpb.New(0), durationpb.New(0), durationpb.New(0)
 		return v
 	}
+	v.Shortfalls, v.Readiness = shortfalls(s.Ready), readiness(s.Ready)
+	v.ReadinessSince, v.SilentAfter, v.Grace = stamp(s.Ready.Since), durationpb.New(u.Terms.SilentAfter), durationpb.New(u.Terms.Grace)
 	used = max(used, u.Used)
 	left := max(0, u.Terms.Allowance-used)
 	v.Used, v.Allowance, v.Left = durationpb.New(used), durationpb.New(u.Terms.Allowance), durationpb.New(left)

@@ -64,13 +64,27 @@ type Input struct {
 	// asked the voters what they can vouch for, and nothing delegated starts before.
 	Used  time.Duration
 	Known bool
-	Group []GroupMember // the Raft configuration
+	// Daemon is what the central daemon's clock read at the contact from which Used counts,
+	// where that is fresher than the committed one; zero: it is not.
+	Daemon forgeyard.Wall
+	// DaemonOff is this node's wall clock against the central daemon's at that contact.
+	DaemonOff time.Duration
+	Group     []GroupMember // the Raft configuration
 	// Reshaping is set while a change of the group is under way.
 	Reshaping bool
 	// Term is that of this leadership. An expiry is good only in the log of the term in
 	// which the silence was counted: a leader that was stopped and wakes up deposed must
 	// not end, through its successor, a lease that the successor has renewed.
 	Term uint64
+}
+
+// uplink is the committed record with the leader's own, fresher reading of the daemon's clock.
+func (in Input) uplink() lease.Uplink {
+	u := in.State.Uplink
+	if in.Daemon != 0 {
+		u.Daemon = in.Daemon
+	}
+	return u
 }
 
 // GroupMember is a member of the Raft group and how well it follows.
@@ -86,6 +100,7 @@ type Sign struct {
 	At       forgeyard.Instant
 	Pressure string   // normal, or what is scarce
 	Refusing []string // reasons for not taking work
+	Facts    lease.Facts
 }
 
 // Memory is what this leader heard since its election. One goroutine owns it.
@@ -95,6 +110,10 @@ type Memory struct {
 	runners map[forgeyard.RunnerID]Sign
 	avoided map[avoidKey]forgeyard.Instant
 	devices map[forgeyard.DeviceLeaseID]forgeyard.Instant // first seen here
+
+	sessions map[forgeyard.RunnerID]seenSession
+	disabled map[forgeyard.LeaseID]forgeyard.Instant // of disabled runners, first seen so
+	ready    forgeyard.Instant                       // of the last word about the site's readiness
 }
 
 type holder struct {
@@ -111,7 +130,10 @@ type avoidKey struct {
 
 // NewMemory starts the memory of a leader elected now: every lease counts anew.
 func NewMemory(now forgeyard.Instant) *Memory {
-	return &Memory{Elected: now, leases: map[forgeyard.LeaseID]holder{}, runners: map[forgeyard.RunnerID]Sign{}, avoided: map[avoidKey]forgeyard.Instant{}, devices: map[forgeyard.DeviceLeaseID]forgeyard.Instant{}}
+	return &Memory{
+		Elected: now, leases: map[forgeyard.LeaseID]holder{}, runners: map[forgeyard.RunnerID]Sign{}, avoided: map[avoidKey]forgeyard.Instant{},
+		devices: map[forgeyard.DeviceLeaseID]forgeyard.Instant{}, sessions: map[forgeyard.RunnerID]seenSession{}, disabled: map[forgeyard.LeaseID]forgeyard.Instant{},
+	}
 }
 
 // Observe takes note of leases that are new to this leader, or were accepted, and
@@ -229,7 +251,7 @@ func (m *Memory) renewOne(arrived forgeyard.Instant, in Input, r Renewal) Renewa
 		a.Answer, a.Reason = lease.Cancel, "cancelled by "+j.CancelBy
 	}
 	if j.Grant != nil {
-		a.Left = max(0, j.Grant.Left(in.State.Uplink.Terms, in.Used))
+		a.Left = max(0, j.Grant.Left(in.uplink(), in.Used))
 	}
 	return a
 }
@@ -254,6 +276,8 @@ func Step(now forgeyard.Instant, in Input) ([]Effect, forgeyard.Instant) {
 	if in.State.Site == "" {
 		return nil, s.wake
 	}
+	s.silences()
+	s.readiness()
 	s.place()
 	s.deviceLeases()
 	s.voters()
@@ -271,6 +295,7 @@ type stepper struct {
 	wake    forgeyard.Instant
 
 	taken   map[forgeyard.RunnerID]usage // by the leases that live
+	holds   map[forgeyard.RunnerID]bool  // a live lease
 	waiting []waiting                    // jobs that nobody holds, oldest first
 }
 
@@ -282,7 +307,7 @@ type waiting struct {
 
 // survey looks at every open job once: there may be thousands, and a job is large.
 func (s *stepper) survey() {
-	s.taken = map[forgeyard.RunnerID]usage{}
+	s.taken, s.holds = map[forgeyard.RunnerID]usage{}, map[forgeyard.RunnerID]bool{}
 	leased := 0
 	var stops []Effect
 	for id, at := range s.in.State.Open.All() {
@@ -290,8 +315,12 @@ func (s *stepper) survey() {
 		leased += s.in.Mem.observe(s.now, &j)
 		s.expiry(&j)
 		stops = s.authority(&j, stops)
+		stops = s.pastEnd(&j, stops)
+		s.disabled(&j)
 		s.take(&j)
-		if !j.Lease.Live() {
+		if j.Lease.Live() {
+			s.holds[j.Lease.Authority.Runner] = true
+		} else {
 			s.waiting = append(s.waiting, waiting{id, at})
 		}
 	}
@@ -301,6 +330,9 @@ func (s *stepper) survey() {
 }
 
 func (s *stepper) propose(key string, b site.Body) {
+	if s.in.State.MayWrite(b) != nil {
+		return // a later format of the log, which not every voter reads yet
+	}
 	s.effects = append(s.effects, Propose{Key: key, Body: b})
 }
 

@@ -124,7 +124,7 @@ func (r *rig) obey() {
 }
 
 func (r *rig) spec(change func(*job.Spec)) (raw []byte) {
-	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Connectivity: job.Connectivity{Policy: job.Continuous}}
+	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Connectivity: job.Connectivity{Policy: job.Continuous}, Timeouts: job.Timeouts{Run: 10 * time.Second}}
 	if change != nil {
 		change(&sp)
 	}

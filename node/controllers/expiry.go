@@ -1,6 +1,9 @@
 package controllers
 
 import (
+	"fmt"
+	"time"
+
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -46,18 +49,25 @@ func (s *stepper) expireAfter(j *site.Job, due, certain bool) {
 	s.propose("expire/"+string(id), site.Expire{Job: j.ID, Lease: id, Certain: certain, Term: s.in.Term, State: j.Lease.State})
 }
 
+func endsIn(left time.Duration) string {
+	if left <= 0 {
+		return "the central daemon's authority is used up"
+	}
+	return fmt.Sprintf("the central daemon's authority ends in %s", left.Round(time.Second))
+}
+
 // authority asks for delegated work to stop when the central daemon's grant is used
 // up: by a checkpoint where the contract has one (§6). What it asks is added to stops.
 func (s *stepper) authority(j *site.Job, stops []Effect) []Effect {
 	if !s.in.Known || j.Grant == nil || !j.Lease.Live() || j.StopKind != "" {
 		return stops
 	}
-	left := j.Grant.Left(s.in.State.Uplink.Terms, s.in.Used)
+	left := j.Grant.Left(s.in.uplink(), s.in.Used)
 	margin := stopMargin(*j, j.Grant.Span(s.in.State.Uplink.Terms))
 	if left > margin {
 		s.at(s.now.Add(left - margin))
 		return stops
 	}
-	body := site.Stop{Job: j.ID, Kind: "authority", Reason: "the central daemon's allowance ends"}
+	body := site.Stop{Job: j.ID, Kind: "authority", Reason: endsIn(left)}
 	return append(stops, Propose{Key: "stop/" + string(j.Lease.Authority.Lease), Body: body})
 }

@@ -75,8 +75,12 @@ func (s *stepper) holdBack(j site.Job) string {
 	}
 	if j.Grant != nil {
 		span := j.Grant.Span(s.in.State.Uplink.Terms)
-		if left := j.Grant.Left(s.in.State.Uplink.Terms, s.in.Used); left <= stopMargin(j, span) {
-			return fmt.Sprintf("only %s of the central daemon's allowance are left", left.Round(time.Second))
+		left := j.Grant.Left(s.in.uplink(), s.in.Used)
+		if left <= stopMargin(j, span) {
+			return fmt.Sprintf("only %s of the central daemon's authority are left", left.Round(time.Second))
+		}
+		if why := j.Grant.Finishes(s.in.uplink(), s.in.Used, j.Spec.Timeouts.Run, j.Spec.Resume.Mode == job.ResumeApplication); why != "" {
+			return why
 		}
 	}
 	return ""
@@ -84,12 +88,15 @@ func (s *stepper) holdBack(j site.Job) string {
 
 // stopMargin is how long before the end of an allowance work is asked to stop: the
 // time its stop may take, and never more than a quarter of the whole.
-func stopMargin(j site.Job, span time.Duration) time.Duration {
+func stopMargin(j site.Job, span time.Duration) time.Duration { return min(stopTime(j), span/4) }
+
+// stopTime is what a stop that the job is asked for may take.
+func stopTime(j site.Job) time.Duration {
 	m := j.Spec.Stop.Grace
 	if j.Spec.Resume.Mode == job.ResumeApplication {
 		m += j.Spec.Resume.Checkpoint.Window
 	}
-	return min(m, span/4)
+	return m
 }
 
 // take counts what the holder of a job takes of its runner.

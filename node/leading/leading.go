@@ -57,7 +57,7 @@ type Proposer interface {
 	ProposeAs(ctx context.Context, by string, body site.Body) (site.Reply, error)
 }
 
-// Config is what a leadership is made of. All but Renewed is required.
+// Config is what a leadership is made of. All but Daemon and Renewed is required.
 type Config struct {
 	Self     forgeyard.RunnerID
 	Term     uint64
@@ -68,6 +68,9 @@ type Config struct {
 	Log      *slog.Logger
 	// Used is the leader's figure of uplink silence; see controllers.Input.
 	Used func() (used time.Duration, known bool)
+	// Daemon is what the central daemon's clock read at the last contact, and how far this
+	// node's was ahead; see controllers.Input. Nil: what is committed is all that is known.
+	Daemon func() (read forgeyard.Wall, off time.Duration)
 	// Renewed is told how many leases a heartbeat asked for. Nil: nobody.
 	Renewed func(n int)
 }
@@ -141,7 +144,11 @@ func (l *Leadership) input() controllers.Input {
 // than they do.
 func (l *Leadership) known() controllers.Input {
 	used, known := l.cfg.Used()
-	return controllers.Input{State: l.cfg.Replica.State(), Mem: l.mem, Used: used, Known: known, Term: l.cfg.Term, Reshaping: l.reshaping}
+	in := controllers.Input{State: l.cfg.Replica.State(), Mem: l.mem, Used: used, Known: known, Term: l.cfg.Term, Reshaping: l.reshaping}
+	if l.cfg.Daemon != nil {
+		in.Daemon, in.DaemonOff = l.cfg.Daemon()
+	}
+	return in
 }
 
 // GroupMembers is the Raft configuration, with how far each member follows.

@@ -190,7 +190,7 @@ const tenth = 100 * time.Millisecond
 func (x *explorer) keeper(w *world) reckon.Keeper {
 	var k reckon.Keeper
 	if w.contact {
-		k.Heard(x.leads(w.from), uplinkTerms)
+		k.Heard(x.leads(w.from), uplinkTerms, 0)
 	} else {
 		k.Begin(time.Duration(w.used)*tenth, x.leads(w.from))
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // control serves the command line on the unix socket. Whoever can open the socket
@@ -149,10 +150,13 @@ func (c *control) Delegate(ctx context.Context, r *connect.Request[v1.DelegateRe
 	title = forgeyard.Clip(title, job.MaxTitle)
 	d := site.Delegation{Title: title, Spec: r.Msg.Spec, SpecID: cas.Sum(r.Msg.Spec)}
 	d.Grant = lease.Grant{ID: forgeyard.GrantID(id), Term: 1, Policy: spec.Connectivity}
+	if d.Grant.End, err = c.hardEnd(r.Msg, spec); err != nil {
+		return nil, err
+	}
 	if err := c.pinInputs(ctx, d.Grant.ID, spec); err != nil {
 		return nil, err
 	}
-	j, err := c.store.Delegate(to.ID, Job{Grant: d.Grant.ID, Title: title, Spec: d.SpecID, Durability: spec.Durability, Term: d.Grant.Term}, d)
+	j, err := c.store.Delegate(to.ID, Job{Grant: d.Grant.ID, Title: title, Spec: d.SpecID, Durability: spec.Durability, Term: d.Grant.Term, End: d.Grant.End}, d)
 	if err != nil {
 		return nil, errors.Join(err, c.cas.Unpin(ctx, delegationOwner(d.Grant.ID)))
 	}
@@ -162,6 +166,22 @@ func (c *control) Delegate(ctx context.Context, r *connect.Request[v1.DelegateRe
 		}
 	}
 	return connect.NewResponse(jobMessage(j, to.Name)), nil
+}
+
+// hardEnd is when the authority ends for good, by this daemon's clock. Work that may take
+// longer would never begin.
+func (c *control) hardEnd(r *v1.DelegateRequest, spec job.Spec) (forgeyard.Wall, error) {
+	if r.Within == nil {
+		return 0, nil
+	}
+	switch d := r.Within.AsDuration(); {
+	case d <= 0 || d > reckon.MaxAllowance:
+		return 0, forgeyard.Errorf("delegate", forgeyard.Invalid, "within %s is not in (0s, %s]", d, reckon.MaxAllowance)
+	case d <= spec.Timeouts.Run:
+		return 0, forgeyard.Errorf("delegate", forgeyard.Invalid, "within %s: the job may run for %s, so it would never begin", d, spec.Timeouts.Run).WithHint("lower job.timeouts.run, or give it more time")
+	default:
+		return forgeyard.WallOf(c.cfg.Clock.Wall().Add(d)), nil
+	}
 }
 
 // pinInputs keeps the inputs before anybody is told of the job. One that is named by
@@ -308,7 +328,7 @@ func jobMessage(j Job, siteName string) *v1.CentralJob {
 		GrantId: string(j.Grant), SiteId: string(j.Site), Site: siteName, Title: j.Title, Status: string(j.Status), Term: j.Term, JobId: string(j.Job),
 		DelegatedAt: stamp(j.Delegated), Ended: stamp(j.Ended), Received: stamp(j.Received), Outcomes: int32(j.Outcomes), ObjectsComplete: j.Objects,
 		CancelRequested: stamp(j.CancelAt), CancelTaken: stamp(j.CancelSeen), Record: j.Record, SpecId: j.Spec.String(), ObjectsError: j.ObjectsErr,
-		Durability: string(j.Durability),
+		Durability: string(j.Durability), HardEnd: stamp(j.End),
 	}
 	if !j.Fence.IsZero() {
 		m.Fence = j.Fence.String()

@@ -48,6 +48,7 @@ type Job struct {
 	CancelAt   forgeyard.Wall     `cbor:"20,keyasint,omitempty"`
 	CancelSeq  uint64             `cbor:"21,keyasint,omitempty"` // delegation record that takes it back
 	CancelSeen forgeyard.Wall     `cbor:"22,keyasint,omitempty"` // when the site had taken that in
+	End        forgeyard.Wall     `cbor:"23,keyasint,omitempty"` // hard end of the authority, by this daemon's clock
 }
 
 // judge decides what becomes of a record that follows the last one without a gap.

@@ -127,6 +127,7 @@ func (d *delegation) sync(ctx context.Context, speaker string, m *v1.SyncRequest
 	resp := &v1.SyncResponse{
 		Terms: uplink.TermsTo(out.site.Terms), Acked: out.site.Records,
 		Delegations: out.delegations, Cursor: out.last, Cancelled: out.gone,
+		DaemonMs: int64(d.store.now()),
 	}
 	for _, v := range out.verdicts {
 		resp.Verdicts = append(resp.Verdicts, &v1.SyncResponse_Verdict{Seq: v.seq, Verdict: string(v.verdict), Reason: v.reason})

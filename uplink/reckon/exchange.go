@@ -55,6 +55,7 @@ type Answer struct {
 	Acked     uint64 // it has all records up to here, for good
 	Terms     lease.UplinkTerms
 	Cancelled []forgeyard.GrantID // taken back, and not yet told in their order
+	Daemon    forgeyard.Wall      // what its own clock read; zero: it does not tell
 }
 
 // Check says what of the answer cannot be, or nil.
@@ -97,7 +98,7 @@ func (a Answer) Cancels(s *site.State) []forgeyard.JobID {
 func (a Answer) Follows(s *site.State, silent time.Duration) []site.Body {
 	var out []site.Body
 	if st := s.Uplink.State; st != lease.Online && st != lease.Reconciling {
-		out = append(out, site.UplinkObserve{Used: int64(silent), Contact: true, Terms: &a.Terms})
+		out = append(out, site.UplinkObserve{Used: int64(silent), Contact: true, Terms: &a.Terms, Daemon: a.Daemon})
 	}
 	if a.Acked > s.Acked {
 		out = append(out, site.OutboxAck{Upto: a.Acked})

@@ -16,13 +16,19 @@ type Keeper struct {
 	last    forgeyard.Instant // of our last commit; zero: none yet
 }
 
-type contact struct{ terms lease.UplinkTerms }
+type contact struct {
+	terms  lease.UplinkTerms
+	daemon forgeyard.Wall
+}
 
 // count is the silence: base at the instant from, and all that passed since.
 type count struct {
 	known bool
 	base  time.Duration
 	from  forgeyard.Instant
+	// daemon is what the daemon's clock read at the contact from which this counts, or a
+	// little later; zero: the committed reading is the one that belongs to the count.
+	daemon forgeyard.Wall
 }
 
 func (c count) at(now forgeyard.Instant) time.Duration { return c.base + max(0, now.Sub(c.from)) }
@@ -33,6 +39,10 @@ func (k *Keeper) Used(now forgeyard.Instant) (used time.Duration, known bool) {
 	return k.count.at(now), k.count.known
 }
 
+// Daemon is what the daemon's clock read at the contact from which Used counts; zero: none
+// came under this leadership, or the daemon does not tell.
+func (k *Keeper) Daemon() forgeyard.Wall { return k.count.daemon }
+
 // Begin counts on from what Resume found. from is the instant before the voters were
 // asked: the way of the question is counted twice rather than not at all.
 func (k *Keeper) Begin(used time.Duration, from forgeyard.Instant) {
@@ -41,10 +51,12 @@ func (k *Keeper) Begin(used time.Duration, from forgeyard.Instant) {
 	}
 }
 
-// Heard counts from the send of an exchange that succeeded.
-func (k *Keeper) Heard(sent forgeyard.Instant, terms lease.UplinkTerms) {
-	k.count = count{known: true, from: sent}
-	k.contact = &contact{terms}
+// Heard counts from the send of an exchange that succeeded. daemon is what the daemon's
+// clock read when it answered: counted from the send it is a little ahead, so that a hard
+// end comes early rather than late.
+func (k *Keeper) Heard(sent forgeyard.Instant, terms lease.UplinkTerms, daemon forgeyard.Wall) {
+	k.count = count{known: true, from: sent, daemon: daemon}
+	k.contact = &contact{terms, daemon}
 }
 
 // Commit is a figure on its way into the log.
@@ -57,7 +69,7 @@ type Commit struct {
 func (k *Keeper) Look(now forgeyard.Instant, u lease.Uplink, pending int) (c Commit, yes bool, wait time.Duration) {
 	v := sight{uplink: u, pending: pending, used: k.count.at(now), fresh: k.contact != nil, since: now.Sub(k.last), first: k.last == 0}
 	if k.contact != nil {
-		v.terms = &k.contact.terms
+		v.terms, v.daemon = &k.contact.terms, k.contact.daemon
 	}
 	if o, yes := wish(v); yes {
 		return Commit{o, k.contact}, true, 0
@@ -88,13 +100,14 @@ type sight struct {
 	used    time.Duration      // our figure, now
 	fresh   bool               // an exchange succeeded since the last contact that was committed
 	terms   *lease.UplinkTerms // what the daemon said then
+	daemon  forgeyard.Wall     // and what its clock read
 	since   time.Duration      // since our last commit
 	first   bool               // nothing was committed under this leadership yet
 }
 
 // wish says what to commit now, if anything.
 func wish(s sight) (site.UplinkObserve, bool) {
-	o := site.UplinkObserve{Used: int64(s.used), Contact: s.fresh}
+	o := site.UplinkObserve{Used: int64(s.used), Contact: s.fresh, Daemon: s.daemon}
 	if s.fresh && s.terms != nil && *s.terms != s.uplink.Terms {
 		o.Terms = s.terms
 	}

@@ -344,6 +344,7 @@ type SyncResponse struct {
 	// Grants that a record after the site's cursor takes back, whether or not that record
 	// is among delegations: they are applied first (E15).
 	Cancelled     []string `protobuf:"bytes,7,rep,name=cancelled,proto3" json:"cancelled,omitempty"`
+	DaemonMs      int64    `protobuf:"varint,8,opt,name=daemon_ms,json=daemonMs,proto3" json:"daemon_ms,omitempty"` // the daemon's own clock, Unix milliseconds: hard ends are on it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -425,6 +426,13 @@ func (x *SyncResponse) GetCancelled() []string {
 		return x.Cancelled
 	}
 	return nil
+}
+
+func (x *SyncResponse) GetDaemonMs() int64 {
+	if x != nil {
+		return x.DaemonMs
+	}
+	return 0
 }
 
 type CentralStatusRequest struct {
@@ -1013,6 +1021,7 @@ type DelegateRequest struct {
 	Spec          []byte                 `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
 	Title         string                 `protobuf:"bytes,3,opt,name=title,proto3" json:"title,omitempty"`
 	Upload        string                 `protobuf:"bytes,4,opt,name=upload,proto3" json:"upload,omitempty"` // see PutObjectRequest
+	Within        *durationpb.Duration   `protobuf:"bytes,5,opt,name=within,proto3" json:"within,omitempty"` // hard end of the authority, from now; absent: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1075,6 +1084,13 @@ func (x *DelegateRequest) GetUpload() string {
 	return ""
 }
 
+func (x *DelegateRequest) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
 type CentralJob struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	GrantId         string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
@@ -1099,6 +1115,7 @@ type CentralJob struct {
 	SpecId          string                 `protobuf:"bytes,20,opt,name=spec_id,json=specId,proto3" json:"spec_id,omitempty"`
 	ObjectsError    string                 `protobuf:"bytes,21,opt,name=objects_error,json=objectsError,proto3" json:"objects_error,omitempty"` // why the last try to bring the objects failed
 	Durability      string                 `protobuf:"bytes,22,opt,name=durability,proto3" json:"durability,omitempty"`
+	HardEnd         *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=hard_end,json=hardEnd,proto3" json:"hard_end,omitempty"`             // of the authority, by this daemon's clock; absent: none
 	CancelTaken     *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=cancel_taken,json=cancelTaken,proto3" json:"cancel_taken,omitempty"` // when the site took the cancellation in; until then it is pending
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1286,6 +1303,13 @@ func (x *CentralJob) GetDurability() string {
 		return x.Durability
 	}
 	return ""
+}
+
+func (x *CentralJob) GetHardEnd() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HardEnd
+	}
+	return nil
 }
 
 func (x *CentralJob) GetCancelTaken() *timestamppb.Timestamp {
@@ -1731,7 +1755,7 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\x05first\x18\x04 \x01(\x04R\x05first\x12 \n" +
 	"\vincarnation\x18\x05 \x01(\x04R\vincarnation\x12>\n" +
 	"\fconnectivity\x18\x06 \x01(\v2\x1a.forgeyard.v1.ConnectivityR\fconnectivity\x12\x18\n" +
-	"\aholders\x18\a \x03(\tR\aholders\"\xd0\x02\n" +
+	"\aholders\x18\a \x03(\tR\aholders\"\xed\x02\n" +
 	"\fSyncResponse\x12/\n" +
 	"\x05terms\x18\x01 \x01(\v2\x19.forgeyard.v1.UplinkTermsR\x05terms\x12\x14\n" +
 	"\x05acked\x18\x02 \x01(\x04R\x05acked\x12>\n" +
@@ -1739,7 +1763,8 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\vdelegations\x18\x04 \x03(\fR\vdelegations\x12\x16\n" +
 	"\x06cursor\x18\x05 \x01(\x04R\x06cursor\x12\x12\n" +
 	"\x04want\x18\x06 \x03(\tR\x04want\x12\x1c\n" +
-	"\tcancelled\x18\a \x03(\tR\tcancelled\x1aM\n" +
+	"\tcancelled\x18\a \x03(\tR\tcancelled\x12\x1b\n" +
+	"\tdaemon_ms\x18\b \x01(\x03R\bdaemonMs\x1aM\n" +
 	"\aVerdict\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\averdict\x18\x02 \x01(\tR\averdict\x12\x16\n" +
@@ -1785,12 +1810,13 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\x11PutObjectResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x1a\n" +
-	"\bmanifest\x18\x03 \x01(\tR\bmanifest\"g\n" +
+	"\bmanifest\x18\x03 \x01(\tR\bmanifest\"\x9a\x01\n" +
 	"\x0fDelegateRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\x12\x12\n" +
 	"\x04spec\x18\x02 \x01(\fR\x04spec\x12\x14\n" +
 	"\x05title\x18\x03 \x01(\tR\x05title\x12\x16\n" +
-	"\x06upload\x18\x04 \x01(\tR\x06upload\"\xb2\x06\n" +
+	"\x06upload\x18\x04 \x01(\tR\x06upload\x121\n" +
+	"\x06within\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06within\"\xe9\x06\n" +
 	"\n" +
 	"CentralJob\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x17\n" +
@@ -1817,7 +1843,8 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\robjects_error\x18\x15 \x01(\tR\fobjectsError\x12\x1e\n" +
 	"\n" +
 	"durability\x18\x16 \x01(\tR\n" +
-	"durability\x12=\n" +
+	"durability\x125\n" +
+	"\bhard_end\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\ahardEnd\x12=\n" +
 	"\fcancel_taken\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\vcancelTaken\",\n" +
 	"\x16ListCentralJobsRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\"G\n" +
@@ -1915,42 +1942,44 @@ var file_forgeyard_v1_central_proto_depIdxs = []int32{
 	25, // 14: forgeyard.v1.CentralSite.connectivity:type_name -> forgeyard.v1.Connectivity
 	26, // 15: forgeyard.v1.CentralSite.as_of:type_name -> google.protobuf.Timestamp
 	2,  // 16: forgeyard.v1.CentralSite.terms:type_name -> forgeyard.v1.UplinkTerms
-	27, // 17: forgeyard.v1.CentralJob.outputs:type_name -> forgeyard.v1.Output
-	26, // 18: forgeyard.v1.CentralJob.delegated_at:type_name -> google.protobuf.Timestamp
-	26, // 19: forgeyard.v1.CentralJob.ended:type_name -> google.protobuf.Timestamp
-	26, // 20: forgeyard.v1.CentralJob.received:type_name -> google.protobuf.Timestamp
-	26, // 21: forgeyard.v1.CentralJob.cancel_requested:type_name -> google.protobuf.Timestamp
-	26, // 22: forgeyard.v1.CentralJob.cancel_taken:type_name -> google.protobuf.Timestamp
-	15, // 23: forgeyard.v1.ListCentralJobsResponse.jobs:type_name -> forgeyard.v1.CentralJob
-	22, // 24: forgeyard.v1.AuditResponse.entries:type_name -> forgeyard.v1.AuditEntry
-	26, // 25: forgeyard.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
-	0,  // 26: forgeyard.v1.DelegationService.Enrol:input_type -> forgeyard.v1.EnrolRequest
-	3,  // 27: forgeyard.v1.DelegationService.Sync:input_type -> forgeyard.v1.SyncRequest
-	5,  // 28: forgeyard.v1.CentralService.Status:input_type -> forgeyard.v1.CentralStatusRequest
-	7,  // 29: forgeyard.v1.CentralService.CreateTicket:input_type -> forgeyard.v1.CreateTicketRequest
-	9,  // 30: forgeyard.v1.CentralService.ListSites:input_type -> forgeyard.v1.ListSitesRequest
-	14, // 31: forgeyard.v1.CentralService.Delegate:input_type -> forgeyard.v1.DelegateRequest
-	16, // 32: forgeyard.v1.CentralService.ListJobs:input_type -> forgeyard.v1.ListCentralJobsRequest
-	18, // 33: forgeyard.v1.CentralService.ShowJob:input_type -> forgeyard.v1.ShowCentralJobRequest
-	19, // 34: forgeyard.v1.CentralService.CancelJob:input_type -> forgeyard.v1.CancelCentralJobRequest
-	12, // 35: forgeyard.v1.CentralService.PutObject:input_type -> forgeyard.v1.PutObjectRequest
-	20, // 36: forgeyard.v1.CentralService.Audit:input_type -> forgeyard.v1.AuditRequest
-	1,  // 37: forgeyard.v1.DelegationService.Enrol:output_type -> forgeyard.v1.EnrolResponse
-	4,  // 38: forgeyard.v1.DelegationService.Sync:output_type -> forgeyard.v1.SyncResponse
-	6,  // 39: forgeyard.v1.CentralService.Status:output_type -> forgeyard.v1.CentralStatus
-	8,  // 40: forgeyard.v1.CentralService.CreateTicket:output_type -> forgeyard.v1.Ticket
-	10, // 41: forgeyard.v1.CentralService.ListSites:output_type -> forgeyard.v1.ListSitesResponse
-	15, // 42: forgeyard.v1.CentralService.Delegate:output_type -> forgeyard.v1.CentralJob
-	17, // 43: forgeyard.v1.CentralService.ListJobs:output_type -> forgeyard.v1.ListCentralJobsResponse
-	15, // 44: forgeyard.v1.CentralService.ShowJob:output_type -> forgeyard.v1.CentralJob
-	28, // 45: forgeyard.v1.CentralService.CancelJob:output_type -> forgeyard.v1.CancelResponse
-	13, // 46: forgeyard.v1.CentralService.PutObject:output_type -> forgeyard.v1.PutObjectResponse
-	21, // 47: forgeyard.v1.CentralService.Audit:output_type -> forgeyard.v1.AuditResponse
-	37, // [37:48] is the sub-list for method output_type
-	26, // [26:37] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	24, // 17: forgeyard.v1.DelegateRequest.within:type_name -> google.protobuf.Duration
+	27, // 18: forgeyard.v1.CentralJob.outputs:type_name -> forgeyard.v1.Output
+	26, // 19: forgeyard.v1.CentralJob.delegated_at:type_name -> google.protobuf.Timestamp
+	26, // 20: forgeyard.v1.CentralJob.ended:type_name -> google.protobuf.Timestamp
+	26, // 21: forgeyard.v1.CentralJob.received:type_name -> google.protobuf.Timestamp
+	26, // 22: forgeyard.v1.CentralJob.cancel_requested:type_name -> google.protobuf.Timestamp
+	26, // 23: forgeyard.v1.CentralJob.hard_end:type_name -> google.protobuf.Timestamp
+	26, // 24: forgeyard.v1.CentralJob.cancel_taken:type_name -> google.protobuf.Timestamp
+	15, // 25: forgeyard.v1.ListCentralJobsResponse.jobs:type_name -> forgeyard.v1.CentralJob
+	22, // 26: forgeyard.v1.AuditResponse.entries:type_name -> forgeyard.v1.AuditEntry
+	26, // 27: forgeyard.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
+	0,  // 28: forgeyard.v1.DelegationService.Enrol:input_type -> forgeyard.v1.EnrolRequest
+	3,  // 29: forgeyard.v1.DelegationService.Sync:input_type -> forgeyard.v1.SyncRequest
+	5,  // 30: forgeyard.v1.CentralService.Status:input_type -> forgeyard.v1.CentralStatusRequest
+	7,  // 31: forgeyard.v1.CentralService.CreateTicket:input_type -> forgeyard.v1.CreateTicketRequest
+	9,  // 32: forgeyard.v1.CentralService.ListSites:input_type -> forgeyard.v1.ListSitesRequest
+	14, // 33: forgeyard.v1.CentralService.Delegate:input_type -> forgeyard.v1.DelegateRequest
+	16, // 34: forgeyard.v1.CentralService.ListJobs:input_type -> forgeyard.v1.ListCentralJobsRequest
+	18, // 35: forgeyard.v1.CentralService.ShowJob:input_type -> forgeyard.v1.ShowCentralJobRequest
+	19, // 36: forgeyard.v1.CentralService.CancelJob:input_type -> forgeyard.v1.CancelCentralJobRequest
+	12, // 37: forgeyard.v1.CentralService.PutObject:input_type -> forgeyard.v1.PutObjectRequest
+	20, // 38: forgeyard.v1.CentralService.Audit:input_type -> forgeyard.v1.AuditRequest
+	1,  // 39: forgeyard.v1.DelegationService.Enrol:output_type -> forgeyard.v1.EnrolResponse
+	4,  // 40: forgeyard.v1.DelegationService.Sync:output_type -> forgeyard.v1.SyncResponse
+	6,  // 41: forgeyard.v1.CentralService.Status:output_type -> forgeyard.v1.CentralStatus
+	8,  // 42: forgeyard.v1.CentralService.CreateTicket:output_type -> forgeyard.v1.Ticket
+	10, // 43: forgeyard.v1.CentralService.ListSites:output_type -> forgeyard.v1.ListSitesResponse
+	15, // 44: forgeyard.v1.CentralService.Delegate:output_type -> forgeyard.v1.CentralJob
+	17, // 45: forgeyard.v1.CentralService.ListJobs:output_type -> forgeyard.v1.ListCentralJobsResponse
+	15, // 46: forgeyard.v1.CentralService.ShowJob:output_type -> forgeyard.v1.CentralJob
+	28, // 47: forgeyard.v1.CentralService.CancelJob:output_type -> forgeyard.v1.CancelResponse
+	13, // 48: forgeyard.v1.CentralService.PutObject:output_type -> forgeyard.v1.PutObjectResponse
+	21, // 49: forgeyard.v1.CentralService.Audit:output_type -> forgeyard.v1.AuditResponse
+	39, // [39:50] is the sub-list for method output_type
+	28, // [28:39] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_central_proto_init() }

@@ -1182,6 +1182,7 @@ type SiteEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Follow        bool                   `protobuf:"varint,1,opt,name=follow,proto3" json:"follow,omitempty"`
 	After         uint64                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
+	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"` // only those: lease, uplink, readiness, member …
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1228,6 +1229,13 @@ func (x *SiteEventsRequest) GetAfter() uint64 {
 		return x.After
 	}
 	return 0
+}
+
+func (x *SiteEventsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
 }
 
 type SiteEvent struct {
@@ -4127,6 +4135,326 @@ func (x *UplinkDrillRequest) GetCut() bool {
 	return false
 }
 
+type Lease struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	LeaseId       string                 `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
+	JobId         string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	RunnerId      string                 `protobuf:"bytes,4,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	Runner        string                 `protobuf:"bytes,5,opt,name=runner,proto3" json:"runner,omitempty"`
+	State         string                 `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`   // offered | accepted | ended
+	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // why it ended
+	Detail        string                 `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`
+	Policy        string                 `protobuf:"bytes,9,opt,name=policy,proto3" json:"policy,omitempty"` // what its holder may do in silence
+	Fence         string                 `protobuf:"bytes,10,opt,name=fence,proto3" json:"fence,omitempty"`
+	Token         uint64                 `protobuf:"varint,11,opt,name=token,proto3" json:"token,omitempty"`
+	Granted       *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=granted,proto3" json:"granted,omitempty"`
+	Ended         *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=ended,proto3" json:"ended,omitempty"`
+	Protected     bool                   `protobuf:"varint,14,opt,name=protected,proto3" json:"protected,omitempty"`                       // nobody else gets the work before its holder has certainly stopped
+	Certain       bool                   `protobuf:"varint,15,opt,name=certain,proto3" json:"certain,omitempty"`                           // for an ended lease: nothing runs under it any more
+	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"` // of its holder
+	JobStatus     string                 `protobuf:"bytes,17,opt,name=job_status,json=jobStatus,proto3" json:"job_status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lease) Reset() {
+	*x = Lease{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lease) ProtoMessage() {}
+
+func (x *Lease) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lease.ProtoReflect.Descriptor instead.
+func (*Lease) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *Lease) GetLeaseId() string {
+	if x != nil {
+		return x.LeaseId
+	}
+	return ""
+}
+
+func (x *Lease) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *Lease) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Lease) GetRunnerId() string {
+	if x != nil {
+		return x.RunnerId
+	}
+	return ""
+}
+
+func (x *Lease) GetRunner() string {
+	if x != nil {
+		return x.Runner
+	}
+	return ""
+}
+
+func (x *Lease) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Lease) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Lease) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *Lease) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *Lease) GetFence() string {
+	if x != nil {
+		return x.Fence
+	}
+	return ""
+}
+
+func (x *Lease) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Lease) GetGranted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Granted
+	}
+	return nil
+}
+
+func (x *Lease) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *Lease) GetProtected() bool {
+	if x != nil {
+		return x.Protected
+	}
+	return false
+}
+
+func (x *Lease) GetCertain() bool {
+	if x != nil {
+		return x.Certain
+	}
+	return false
+}
+
+func (x *Lease) GetSilentSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentSince
+	}
+	return nil
+}
+
+func (x *Lease) GetJobStatus() string {
+	if x != nil {
+		return x.JobStatus
+	}
+	return ""
+}
+
+type ListLeasesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	All           bool                   `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"` // ended ones of open jobs too
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLeasesRequest) Reset() {
+	*x = ListLeasesRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLeasesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLeasesRequest) ProtoMessage() {}
+
+func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
+func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *ListLeasesRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+type ListLeasesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leases        []*Lease               `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLeasesResponse) Reset() {
+	*x = ListLeasesResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLeasesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLeasesResponse) ProtoMessage() {}
+
+func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
+func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *ListLeasesResponse) GetLeases() []*Lease {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+type RevokeLeaseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lease         string                 `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"` // id of the lease or of its job, or the last letters of either
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Security      bool                   `protobuf:"varint,3,opt,name=security,proto3" json:"security,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeLeaseRequest) Reset() {
+	*x = RevokeLeaseRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeLeaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeLeaseRequest) ProtoMessage() {}
+
+func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
+func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *RevokeLeaseRequest) GetLease() string {
+	if x != nil {
+		return x.Lease
+	}
+	return ""
+}
+
+func (x *RevokeLeaseRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RevokeLeaseRequest) GetSecurity() bool {
+	if x != nil {
+		return x.Security
+	}
+	return false
+}
+
 // Link is the way to the leader.
 type NodeStatus_Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4146,7 +4474,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +4486,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4255,7 +4583,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4267,7 +4595,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4312,7 +4640,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4324,7 +4652,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4402,7 +4730,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4414,7 +4742,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4477,7 +4805,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4489,7 +4817,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4545,7 +4873,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4557,7 +4885,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4612,7 +4940,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4624,7 +4952,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4671,7 +4999,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4683,7 +5011,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4726,7 +5054,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4738,7 +5066,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4801,7 +5129,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4813,7 +5141,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5012,10 +5340,11 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x05other\x18\x04 \x01(\x03R\x05other\"\x10\n" +
 	"\x0eMembersRequest\"A\n" +
 	"\x0fMembersResponse\x12.\n" +
-	"\amembers\x18\x01 \x03(\v2\x14.forgeyard.v1.MemberR\amembers\"A\n" +
+	"\amembers\x18\x01 \x03(\v2\x14.forgeyard.v1.MemberR\amembers\"U\n" +
 	"\x11SiteEventsRequest\x12\x16\n" +
 	"\x06follow\x18\x01 \x01(\bR\x06follow\x12\x14\n" +
-	"\x05after\x18\x02 \x01(\x04R\x05after\"u\n" +
+	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\"u\n" +
 	"\tSiteEvent\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
@@ -5199,7 +5528,35 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x06ticket\x18\x01 \x01(\tR\x06ticket\"\x19\n" +
 	"\x17UplinkDisconnectRequest\"&\n" +
 	"\x12UplinkDrillRequest\x12\x10\n" +
-	"\x03cut\x18\x01 \x01(\bR\x03cut2\x9e\x02\n" +
+	"\x03cut\x18\x01 \x01(\bR\x03cut\"\x8c\x04\n" +
+	"\x05Lease\x12\x19\n" +
+	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x15\n" +
+	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1b\n" +
+	"\trunner_id\x18\x04 \x01(\tR\brunnerId\x12\x16\n" +
+	"\x06runner\x18\x05 \x01(\tR\x06runner\x12\x14\n" +
+	"\x05state\x18\x06 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
+	"\x06detail\x18\b \x01(\tR\x06detail\x12\x16\n" +
+	"\x06policy\x18\t \x01(\tR\x06policy\x12\x14\n" +
+	"\x05fence\x18\n" +
+	" \x01(\tR\x05fence\x12\x14\n" +
+	"\x05token\x18\v \x01(\x04R\x05token\x124\n" +
+	"\agranted\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\agranted\x120\n" +
+	"\x05ended\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12\x1c\n" +
+	"\tprotected\x18\x0e \x01(\bR\tprotected\x12\x18\n" +
+	"\acertain\x18\x0f \x01(\bR\acertain\x12=\n" +
+	"\fsilent_since\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x12\x1d\n" +
+	"\n" +
+	"job_status\x18\x11 \x01(\tR\tjobStatus\"%\n" +
+	"\x11ListLeasesRequest\x12\x10\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\"A\n" +
+	"\x12ListLeasesResponse\x12+\n" +
+	"\x06leases\x18\x01 \x03(\v2\x13.forgeyard.v1.LeaseR\x06leases\"^\n" +
+	"\x12RevokeLeaseRequest\x12\x14\n" +
+	"\x05lease\x18\x01 \x01(\tR\x05lease\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bsecurity\x18\x03 \x01(\bR\bsecurity2\x9e\x02\n" +
 	"\vNodeService\x12C\n" +
 	"\x06Status\x12\x1f.forgeyard.v1.NodeStatusRequest\x1a\x18.forgeyard.v1.NodeStatus\x12@\n" +
 	"\x05Drain\x12\x1a.forgeyard.v1.DrainRequest\x1a\x1b.forgeyard.v1.DrainResponse\x12C\n" +
@@ -5217,14 +5574,17 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\tSetConfig\x12\x1e.forgeyard.v1.SetConfigRequest\x1a\x1f.forgeyard.v1.SetConfigResponse\x12L\n" +
 	"\tSetMember\x12\x1e.forgeyard.v1.SetMemberRequest\x1a\x1f.forgeyard.v1.SetMemberResponse\x12B\n" +
 	"\x06Backup\x12\x1b.forgeyard.v1.BackupRequest\x1a\x19.forgeyard.v1.BackupChunk0\x01\x12F\n" +
-	"\aRecover\x12\x1c.forgeyard.v1.RecoverRequest\x1a\x1d.forgeyard.v1.RecoverResponse2\xd4\x02\n" +
+	"\aRecover\x12\x1c.forgeyard.v1.RecoverRequest\x1a\x1d.forgeyard.v1.RecoverResponse2\xeb\x03\n" +
 	"\n" +
 	"JobService\x12C\n" +
 	"\x06Submit\x12\x1b.forgeyard.v1.SubmitRequest\x1a\x1c.forgeyard.v1.SubmitResponse\x12E\n" +
 	"\x04List\x12\x1d.forgeyard.v1.ListJobsRequest\x1a\x1e.forgeyard.v1.ListJobsResponse\x127\n" +
 	"\x04Show\x12\x1c.forgeyard.v1.ShowJobRequest\x1a\x11.forgeyard.v1.Job\x129\n" +
 	"\x03Log\x12\x18.forgeyard.v1.LogRequest\x1a\x16.forgeyard.v1.LogFrame0\x01\x12F\n" +
-	"\x06Cancel\x12\x1e.forgeyard.v1.CancelJobRequest\x1a\x1c.forgeyard.v1.CancelResponse2\xcd\x01\n" +
+	"\x06Cancel\x12\x1e.forgeyard.v1.CancelJobRequest\x1a\x1c.forgeyard.v1.CancelResponse\x12O\n" +
+	"\n" +
+	"ListLeases\x12\x1f.forgeyard.v1.ListLeasesRequest\x1a .forgeyard.v1.ListLeasesResponse\x12D\n" +
+	"\vRevokeLease\x12 .forgeyard.v1.RevokeLeaseRequest\x1a\x13.forgeyard.v1.Lease2\xcd\x01\n" +
 	"\n" +
 	"RunService\x12E\n" +
 	"\x04List\x12\x1d.forgeyard.v1.ListRunsRequest\x1a\x1e.forgeyard.v1.ListRunsResponse\x127\n" +
@@ -5263,7 +5623,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
 	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
@@ -5338,157 +5698,169 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*UplinkConnectRequest)(nil),     // 70: forgeyard.v1.UplinkConnectRequest
 	(*UplinkDisconnectRequest)(nil),  // 71: forgeyard.v1.UplinkDisconnectRequest
 	(*UplinkDrillRequest)(nil),       // 72: forgeyard.v1.UplinkDrillRequest
-	(*NodeStatus_Link)(nil),          // 73: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 74: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 75: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 76: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 77: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 78: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 79: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 80: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 81: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 82: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 83: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 84: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 85: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 86: google.protobuf.Duration
-	(*Member)(nil),                   // 87: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 88: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 89: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 90: forgeyard.v1.Job
-	(*Run)(nil),                      // 91: forgeyard.v1.Run
-	(*Device)(nil),                   // 92: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 93: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 94: forgeyard.v1.RunEvent
+	(*Lease)(nil),                    // 73: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 74: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 75: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 76: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Link)(nil),          // 77: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 78: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 79: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 80: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 81: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 82: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 83: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 84: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 85: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 86: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 87: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*Capabilities)(nil),             // 88: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 89: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 90: google.protobuf.Duration
+	(*Member)(nil),                   // 91: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 92: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 93: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 94: forgeyard.v1.Job
+	(*Run)(nil),                      // 95: forgeyard.v1.Run
+	(*Device)(nil),                   // 96: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 97: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 98: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	75, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	76, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	79, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	80, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	2,  // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	77, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	84, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	85, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	73, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	74, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	78, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	86, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	81, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	88, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	89, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	77, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	78, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	82, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	90, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	2,  // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	9,  // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	85, // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	79, // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	80, // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	87, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	88, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	89, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	81, // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	82, // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	85, // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	87, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	85, // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	86, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	85, // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	89, // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	83, // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	84, // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	91, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	92, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	93, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	85, // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	86, // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	89, // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	91, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	89, // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	90, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	89, // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	21, // 25: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	9,  // 26: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	87, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	90, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	91, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	85, // 30: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	91, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	94, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	95, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	89, // 30: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
 	50, // 31: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	85, // 32: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	86, // 33: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	92, // 34: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	83, // 35: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	86, // 36: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	88, // 37: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	89, // 38: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	85, // 39: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	85, // 40: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	86, // 41: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	86, // 42: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	86, // 43: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	0,  // 44: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	3,  // 45: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	5,  // 46: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	7,  // 47: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	14, // 48: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	16, // 49: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	18, // 50: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	20, // 51: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	22, // 52: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	24, // 53: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	26, // 54: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	28, // 55: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	30, // 56: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	10, // 57: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	12, // 58: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	32, // 59: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	34, // 60: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	36, // 61: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	37, // 62: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	38, // 63: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	40, // 64: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	42, // 65: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	43, // 66: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	44, // 67: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	46, // 68: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	48, // 69: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	51, // 70: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	53, // 71: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	55, // 72: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	57, // 73: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	59, // 74: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	61, // 75: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	63, // 76: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	65, // 77: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	67, // 78: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	68, // 79: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	70, // 80: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	71, // 81: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	72, // 82: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,  // 83: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,  // 84: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,  // 85: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,  // 86: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	15, // 87: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	17, // 88: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	19, // 89: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	21, // 90: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	23, // 91: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	25, // 92: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	27, // 93: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	29, // 94: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	31, // 95: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	11, // 96: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	13, // 97: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	33, // 98: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	35, // 99: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	90, // 100: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	93, // 101: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	39, // 102: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	41, // 103: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	91, // 104: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	94, // 105: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	45, // 106: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	47, // 107: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	49, // 108: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	52, // 109: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	54, // 110: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	56, // 111: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	58, // 112: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	60, // 113: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	62, // 114: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	64, // 115: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	66, // 116: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	67, // 117: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	69, // 118: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	69, // 119: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	69, // 120: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	69, // 121: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	83, // [83:122] is the sub-list for method output_type
-	44, // [44:83] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	89, // 32: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	90, // 33: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	96, // 34: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	87, // 35: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	90, // 36: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	92, // 37: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	93, // 38: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	89, // 39: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	89, // 40: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	89, // 41: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	89, // 42: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	89, // 43: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	73, // 44: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	90, // 45: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	90, // 46: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	90, // 47: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	0,  // 48: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	3,  // 49: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	5,  // 50: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	7,  // 51: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	14, // 52: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	16, // 53: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	18, // 54: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	20, // 55: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	22, // 56: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	24, // 57: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	26, // 58: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	28, // 59: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	30, // 60: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	10, // 61: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	12, // 62: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	32, // 63: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	34, // 64: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	36, // 65: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	37, // 66: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	38, // 67: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	74, // 68: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	76, // 69: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	40, // 70: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	42, // 71: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	43, // 72: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	44, // 73: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	46, // 74: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	48, // 75: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	51, // 76: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	53, // 77: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	55, // 78: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	57, // 79: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	59, // 80: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	61, // 81: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	63, // 82: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	65, // 83: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	67, // 84: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	68, // 85: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	70, // 86: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	71, // 87: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	72, // 88: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	1,  // 89: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	4,  // 90: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	6,  // 91: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	8,  // 92: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	15, // 93: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	17, // 94: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	19, // 95: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	21, // 96: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	23, // 97: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	25, // 98: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	27, // 99: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	29, // 100: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	31, // 101: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	11, // 102: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	13, // 103: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	33, // 104: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	35, // 105: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	94, // 106: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	97, // 107: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	39, // 108: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	75, // 109: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	73, // 110: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	41, // 111: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	95, // 112: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	98, // 113: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	45, // 114: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	47, // 115: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	49, // 116: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	52, // 117: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	54, // 118: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	56, // 119: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	58, // 120: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	60, // 121: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	62, // 122: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	64, // 123: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	66, // 124: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	67, // 125: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	69, // 126: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	69, // 127: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	69, // 128: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	69, // 129: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	89, // [89:130] is the sub-list for method output_type
+	48, // [48:89] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -5503,7 +5875,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   84,
+			NumMessages:   88,
 			NumExtensions: 0,
 			NumServices:   7,
 		},

@@ -127,6 +127,7 @@ type RenewRequest struct {
 	Pressure      string                 `protobuf:"bytes,3,opt,name=pressure,proto3" json:"pressure,omitempty"`
 	Refusing      []string               `protobuf:"bytes,4,rep,name=refusing,proto3" json:"refusing,omitempty"`
 	Leases        []*Authority           `protobuf:"bytes,5,rep,name=leases,proto3" json:"leases,omitempty"`
+	Facts         *RenewRequest_Facts    `protobuf:"bytes,6,opt,name=facts,proto3" json:"facts,omitempty"` // absent: an older version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -192,6 +193,13 @@ func (x *RenewRequest) GetRefusing() []string {
 func (x *RenewRequest) GetLeases() []*Authority {
 	if x != nil {
 		return x.Leases
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetFacts() *RenewRequest_Facts {
+	if x != nil {
+		return x.Facts
 	}
 	return nil
 }
@@ -1181,6 +1189,99 @@ func (x *BarrierResponse) GetIndex() uint64 {
 	return 0
 }
 
+// Facts bear on whether the site could go on without its uplink.
+type RenewRequest_Facts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Credential    *durationpb.Duration   `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"` // until it ends
+	ClockSet      bool                   `protobuf:"varint,2,opt,name=clock_set,json=clockSet,proto3" json:"clock_set,omitempty"`
+	WallMs        int64                  `protobuf:"varint,3,opt,name=wall_ms,json=wallMs,proto3" json:"wall_ms,omitempty"`
+	StoreFree     int64                  `protobuf:"varint,4,opt,name=store_free,json=storeFree,proto3" json:"store_free,omitempty"`
+	SpoolFree     int64                  `protobuf:"varint,5,opt,name=spool_free,json=spoolFree,proto3" json:"spool_free,omitempty"`
+	StoreLimit    int64                  `protobuf:"varint,6,opt,name=store_limit,json=storeLimit,proto3" json:"store_limit,omitempty"`
+	SpoolLimit    int64                  `protobuf:"varint,7,opt,name=spool_limit,json=spoolLimit,proto3" json:"spool_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest_Facts) Reset() {
+	*x = RenewRequest_Facts{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest_Facts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest_Facts) ProtoMessage() {}
+
+func (x *RenewRequest_Facts) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest_Facts.ProtoReflect.Descriptor instead.
+func (*RenewRequest_Facts) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{2, 0}
+}
+
+func (x *RenewRequest_Facts) GetCredential() *durationpb.Duration {
+	if x != nil {
+		return x.Credential
+	}
+	return nil
+}
+
+func (x *RenewRequest_Facts) GetClockSet() bool {
+	if x != nil {
+		return x.ClockSet
+	}
+	return false
+}
+
+func (x *RenewRequest_Facts) GetWallMs() int64 {
+	if x != nil {
+		return x.WallMs
+	}
+	return 0
+}
+
+func (x *RenewRequest_Facts) GetStoreFree() int64 {
+	if x != nil {
+		return x.StoreFree
+	}
+	return 0
+}
+
+func (x *RenewRequest_Facts) GetSpoolFree() int64 {
+	if x != nil {
+		return x.SpoolFree
+	}
+	return 0
+}
+
+func (x *RenewRequest_Facts) GetStoreLimit() int64 {
+	if x != nil {
+		return x.StoreLimit
+	}
+	return 0
+}
+
+func (x *RenewRequest_Facts) GetSpoolLimit() int64 {
+	if x != nil {
+		return x.SpoolLimit
+	}
+	return 0
+}
+
 type RenewResponse_Answer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Answer        string                 `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"` // continue | cancel | stale
@@ -1192,7 +1293,7 @@ type RenewResponse_Answer struct {
 
 func (x *RenewResponse_Answer) Reset() {
 	*x = RenewResponse_Answer{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1204,7 +1305,7 @@ func (x *RenewResponse_Answer) String() string {
 func (*RenewResponse_Answer) ProtoMessage() {}
 
 func (x *RenewResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,14 +1351,29 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\acommand\x18\x01 \x01(\fR\acommand\"=\n" +
 	"\x0fProposeResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x14\n" +
-	"\x05reply\x18\x02 \x01(\fR\x05reply\"\xb3\x01\n" +
+	"\x05reply\x18\x02 \x01(\fR\x05reply\"\xe6\x03\n" +
 	"\fRenewRequest\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x1a\n" +
 	"\bpressure\x18\x03 \x01(\tR\bpressure\x12\x1a\n" +
 	"\brefusing\x18\x04 \x03(\tR\brefusing\x12/\n" +
-	"\x06leases\x18\x05 \x03(\v2\x17.forgeyard.v1.AuthorityR\x06leases\"\xb6\x01\n" +
+	"\x06leases\x18\x05 \x03(\v2\x17.forgeyard.v1.AuthorityR\x06leases\x126\n" +
+	"\x05facts\x18\x06 \x01(\v2 .forgeyard.v1.RenewRequest.FactsR\x05facts\x1a\xf8\x01\n" +
+	"\x05Facts\x129\n" +
+	"\n" +
+	"credential\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"credential\x12\x1b\n" +
+	"\tclock_set\x18\x02 \x01(\bR\bclockSet\x12\x17\n" +
+	"\awall_ms\x18\x03 \x01(\x03R\x06wallMs\x12\x1d\n" +
+	"\n" +
+	"store_free\x18\x04 \x01(\x03R\tstoreFree\x12\x1d\n" +
+	"\n" +
+	"spool_free\x18\x05 \x01(\x03R\tspoolFree\x12\x1f\n" +
+	"\vstore_limit\x18\x06 \x01(\x03R\n" +
+	"storeLimit\x12\x1f\n" +
+	"\vspool_limit\x18\a \x01(\x03R\n" +
+	"spoolLimit\"\xb6\x01\n" +
 	"\rRenewResponse\x12<\n" +
 	"\aanswers\x18\x01 \x03(\v2\".forgeyard.v1.RenewResponse.AnswerR\aanswers\x1ag\n" +
 	"\x06Answer\x12\x16\n" +
@@ -1348,7 +1464,7 @@ func file_forgeyard_v1_peer_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_peer_proto_rawDescData
 }
 
-var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),       // 0: forgeyard.v1.ProposeRequest
 	(*ProposeResponse)(nil),      // 1: forgeyard.v1.ProposeResponse
@@ -1373,49 +1489,52 @@ var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*HashResponse)(nil),         // 20: forgeyard.v1.HashResponse
 	(*BarrierRequest)(nil),       // 21: forgeyard.v1.BarrierRequest
 	(*BarrierResponse)(nil),      // 22: forgeyard.v1.BarrierResponse
-	(*RenewResponse_Answer)(nil), // 23: forgeyard.v1.RenewResponse.Answer
-	(*Authority)(nil),            // 24: forgeyard.v1.Authority
-	(*durationpb.Duration)(nil),  // 25: google.protobuf.Duration
-	(*Job_Candidate)(nil),        // 26: forgeyard.v1.Job.Candidate
-	(*LogFrame)(nil),             // 27: forgeyard.v1.LogFrame
+	(*RenewRequest_Facts)(nil),   // 23: forgeyard.v1.RenewRequest.Facts
+	(*RenewResponse_Answer)(nil), // 24: forgeyard.v1.RenewResponse.Answer
+	(*Authority)(nil),            // 25: forgeyard.v1.Authority
+	(*durationpb.Duration)(nil),  // 26: google.protobuf.Duration
+	(*Job_Candidate)(nil),        // 27: forgeyard.v1.Job.Candidate
+	(*LogFrame)(nil),             // 28: forgeyard.v1.LogFrame
 }
 var file_forgeyard_v1_peer_proto_depIdxs = []int32{
-	24, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
-	23, // 1: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
-	8,  // 2: forgeyard.v1.LineageRequest.from:type_name -> forgeyard.v1.Whereabouts
-	8,  // 3: forgeyard.v1.LineageResponse.from:type_name -> forgeyard.v1.Whereabouts
-	25, // 4: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
-	26, // 5: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
-	25, // 6: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
-	0,  // 7: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
-	2,  // 8: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
-	4,  // 9: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
-	6,  // 10: forgeyard.v1.PeerService.Lineage:input_type -> forgeyard.v1.LineageRequest
-	9,  // 11: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
-	11, // 12: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
-	13, // 13: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
-	15, // 14: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
-	16, // 15: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
-	17, // 16: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
-	19, // 17: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
-	21, // 18: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
-	1,  // 19: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
-	3,  // 20: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
-	5,  // 21: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
-	7,  // 22: forgeyard.v1.PeerService.Lineage:output_type -> forgeyard.v1.LineageResponse
-	10, // 23: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
-	12, // 24: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
-	14, // 25: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
-	27, // 26: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
-	16, // 27: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
-	18, // 28: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
-	20, // 29: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
-	22, // 30: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
-	19, // [19:31] is the sub-list for method output_type
-	7,  // [7:19] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	25, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
+	23, // 1: forgeyard.v1.RenewRequest.facts:type_name -> forgeyard.v1.RenewRequest.Facts
+	24, // 2: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
+	8,  // 3: forgeyard.v1.LineageRequest.from:type_name -> forgeyard.v1.Whereabouts
+	8,  // 4: forgeyard.v1.LineageResponse.from:type_name -> forgeyard.v1.Whereabouts
+	26, // 5: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
+	27, // 6: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
+	26, // 7: forgeyard.v1.RenewRequest.Facts.credential:type_name -> google.protobuf.Duration
+	26, // 8: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
+	0,  // 9: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
+	2,  // 10: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
+	4,  // 11: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
+	6,  // 12: forgeyard.v1.PeerService.Lineage:input_type -> forgeyard.v1.LineageRequest
+	9,  // 13: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
+	11, // 14: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
+	13, // 15: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
+	15, // 16: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
+	16, // 17: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
+	17, // 18: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
+	19, // 19: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
+	21, // 20: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
+	1,  // 21: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
+	3,  // 22: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
+	5,  // 23: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
+	7,  // 24: forgeyard.v1.PeerService.Lineage:output_type -> forgeyard.v1.LineageResponse
+	10, // 25: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
+	12, // 26: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
+	14, // 27: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
+	28, // 28: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
+	16, // 29: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
+	18, // 30: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
+	20, // 31: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
+	22, // 32: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
+	21, // [21:33] is the sub-list for method output_type
+	9,  // [9:21] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_peer_proto_init() }
@@ -1430,7 +1549,7 @@ func file_forgeyard_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_peer_proto_rawDesc), len(file_forgeyard_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,6 +45,7 @@ type Member struct {
 	Capabilities  *Capabilities          `protobuf:"bytes,15,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	Version       string                 `protobuf:"bytes,16,opt,name=version,proto3" json:"version,omitempty"`
 	Joined        *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=joined,proto3" json:"joined,omitempty"`
+	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"` // the leader does not hear its renewals; absent: it does
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,6 +195,13 @@ func (x *Member) GetVersion() string {
 func (x *Member) GetJoined() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Joined
+	}
+	return nil
+}
+
+func (x *Member) GetSilentSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentSince
 	}
 	return nil
 }
@@ -423,18 +431,25 @@ func (x *Authority) GetFence() string {
 }
 
 type Connectivity struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"` // standalone | online | grace | offline_authorized | exhausted | reconciling
-	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
-	Until         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"` // for people: when the allowance ends, by wall clock
-	Used          *durationpb.Duration   `protobuf:"bytes,4,opt,name=used,proto3" json:"used,omitempty"`
-	Allowance     *durationpb.Duration   `protobuf:"bytes,5,opt,name=allowance,proto3" json:"allowance,omitempty"`
-	Left          *durationpb.Duration   `protobuf:"bytes,6,opt,name=left,proto3" json:"left,omitempty"`
-	Central       string                 `protobuf:"bytes,7,opt,name=central,proto3" json:"central,omitempty"`
-	Drill         bool                   `protobuf:"varint,8,opt,name=drill,proto3" json:"drill,omitempty"` // a person cut the link
-	Doubt         string                 `protobuf:"bytes,9,opt,name=doubt,proto3" json:"doubt,omitempty"`  // why the allowance counts as used up, when no clock can vouch
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	State     string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"` // standalone | online | grace | offline_authorized | exhausted | reconciling
+	Since     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	Until     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"` // for people: when the allowance ends, by wall clock
+	Used      *durationpb.Duration   `protobuf:"bytes,4,opt,name=used,proto3" json:"used,omitempty"`
+	Allowance *durationpb.Duration   `protobuf:"bytes,5,opt,name=allowance,proto3" json:"allowance,omitempty"`
+	Left      *durationpb.Duration   `protobuf:"bytes,6,opt,name=left,proto3" json:"left,omitempty"`
+	Central   string                 `protobuf:"bytes,7,opt,name=central,proto3" json:"central,omitempty"`
+	Drill     bool                   `protobuf:"varint,8,opt,name=drill,proto3" json:"drill,omitempty"` // a person cut the link
+	Doubt     string                 `protobuf:"bytes,9,opt,name=doubt,proto3" json:"doubt,omitempty"`  // why the allowance counts as used up, when no clock can vouch
+	// Whether the site could go on alone for its whole allowance, as last looked at while it
+	// was online: ready, not_ready, or empty where nobody looked.
+	Readiness      string                 `protobuf:"bytes,10,opt,name=readiness,proto3" json:"readiness,omitempty"`
+	ReadinessSince *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=readiness_since,json=readinessSince,proto3" json:"readiness_since,omitempty"`
+	Shortfalls     []*Shortfall           `protobuf:"bytes,12,rep,name=shortfalls,proto3" json:"shortfalls,omitempty"` // why it could not
+	SilentAfter    *durationpb.Duration   `protobuf:"bytes,13,opt,name=silent_after,json=silentAfter,proto3" json:"silent_after,omitempty"`
+	Grace          *durationpb.Duration   `protobuf:"bytes,14,opt,name=grace,proto3" json:"grace,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Connectivity) Reset() {
@@ -530,6 +545,101 @@ func (x *Connectivity) GetDoubt() string {
 	return ""
 }
 
+func (x *Connectivity) GetReadiness() string {
+	if x != nil {
+		return x.Readiness
+	}
+	return ""
+}
+
+func (x *Connectivity) GetReadinessSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadinessSince
+	}
+	return nil
+}
+
+func (x *Connectivity) GetShortfalls() []*Shortfall {
+	if x != nil {
+		return x.Shortfalls
+	}
+	return nil
+}
+
+func (x *Connectivity) GetSilentAfter() *durationpb.Duration {
+	if x != nil {
+		return x.SilentAfter
+	}
+	return nil
+}
+
+func (x *Connectivity) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
+}
+
+type Shortfall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // whose; empty: the site's
+	What          string                 `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"` // credential | clock | store | spool | copies | voters
+	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Shortfall) Reset() {
+	*x = Shortfall{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Shortfall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Shortfall) ProtoMessage() {}
+
+func (x *Shortfall) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Shortfall.ProtoReflect.Descriptor instead.
+func (*Shortfall) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Shortfall) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Shortfall) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Shortfall) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 type Outbox struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pending       int64                  `protobuf:"varint,1,opt,name=pending,proto3" json:"pending,omitempty"`
@@ -542,7 +652,7 @@ type Outbox struct {
 
 func (x *Outbox) Reset() {
 	*x = Outbox{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +664,7 @@ func (x *Outbox) String() string {
 func (*Outbox) ProtoMessage() {}
 
 func (x *Outbox) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +677,7 @@ func (x *Outbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outbox.ProtoReflect.Descriptor instead.
 func (*Outbox) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Outbox) GetPending() int64 {
@@ -635,13 +745,20 @@ type Job struct {
 	Replicas                []string               `protobuf:"bytes,33,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	Durability              string                 `protobuf:"bytes,34,opt,name=durability,proto3" json:"durability,omitempty"`
 	Connectivity            string                 `protobuf:"bytes,35,opt,name=connectivity,proto3" json:"connectivity,omitempty"`
-	unknownFields           protoimpl.UnknownFields
-	sizeCache               protoimpl.SizeCache
+	LeasePolicy             string                 `protobuf:"bytes,36,opt,name=lease_policy,json=leasePolicy,proto3" json:"lease_policy,omitempty"`       // of the lease, as it was granted: what its holder may do in silence
+	HardEnd                 *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=hard_end,json=hardEnd,proto3" json:"hard_end,omitempty"`                   // of the central daemon's grant, by the daemon's clock
+	CancelPending           string                 `protobuf:"bytes,38,opt,name=cancel_pending,json=cancelPending,proto3" json:"cancel_pending,omitempty"` // why a cancellation that was asked for has not ended the job yet
+	// Where the result is on its way, apart from what it says: uploading (the work has ended,
+	// its outputs are being copied), here (with fewer copies than asked: short), pending (for
+	// the central daemon), acknowledged (by it).
+	Delivery      string `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +770,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +783,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Job) GetJobId() string {
@@ -914,6 +1031,34 @@ func (x *Job) GetConnectivity() string {
 	return ""
 }
 
+func (x *Job) GetLeasePolicy() string {
+	if x != nil {
+		return x.LeasePolicy
+	}
+	return ""
+}
+
+func (x *Job) GetHardEnd() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HardEnd
+	}
+	return nil
+}
+
+func (x *Job) GetCancelPending() string {
+	if x != nil {
+		return x.CancelPending
+	}
+	return ""
+}
+
+func (x *Job) GetDelivery() string {
+	if x != nil {
+		return x.Delivery
+	}
+	return ""
+}
+
 type Checkpoint struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CheckpointId  string                 `protobuf:"bytes,1,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"` // digest of its manifest
@@ -934,7 +1079,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1091,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1104,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Checkpoint) GetCheckpointId() string {
@@ -1059,7 +1204,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1216,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1229,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Output) GetPath() string {
@@ -1134,7 +1279,7 @@ type StepResult struct {
 
 func (x *StepResult) Reset() {
 	*x = StepResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1291,7 @@ func (x *StepResult) String() string {
 func (*StepResult) ProtoMessage() {}
 
 func (x *StepResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1304,7 @@ func (x *StepResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResult.ProtoReflect.Descriptor instead.
 func (*StepResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StepResult) GetName() string {
@@ -1214,7 +1359,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1226,7 +1371,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1239,7 +1384,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Run) GetRunId() string {
@@ -1368,7 +1513,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1525,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1538,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunEvent) GetRunId() string {
@@ -1453,7 +1598,7 @@ type LogFrame struct {
 
 func (x *LogFrame) Reset() {
 	*x = LogFrame{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1610,7 @@ func (x *LogFrame) String() string {
 func (*LogFrame) ProtoMessage() {}
 
 func (x *LogFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1623,7 @@ func (x *LogFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogFrame.ProtoReflect.Descriptor instead.
 func (*LogFrame) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LogFrame) GetAttemptId() string {
@@ -1552,7 +1697,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1709,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1722,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Device) GetDeviceId() string {
@@ -1689,7 +1834,7 @@ type Capabilities_Sandbox struct {
 
 func (x *Capabilities_Sandbox) Reset() {
 	*x = Capabilities_Sandbox{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1846,7 @@ func (x *Capabilities_Sandbox) String() string {
 func (*Capabilities_Sandbox) ProtoMessage() {}
 
 func (x *Capabilities_Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +1895,7 @@ type Capabilities_Toolchain struct {
 
 func (x *Capabilities_Toolchain) Reset() {
 	*x = Capabilities_Toolchain{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1907,7 @@ func (x *Capabilities_Toolchain) String() string {
 func (*Capabilities_Toolchain) ProtoMessage() {}
 
 func (x *Capabilities_Toolchain) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1818,7 +1963,7 @@ type Capabilities_DeviceFact struct {
 
 func (x *Capabilities_DeviceFact) Reset() {
 	*x = Capabilities_DeviceFact{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +1975,7 @@ func (x *Capabilities_DeviceFact) String() string {
 func (*Capabilities_DeviceFact) ProtoMessage() {}
 
 func (x *Capabilities_DeviceFact) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1892,7 +2037,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +2049,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +2062,7 @@ func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Epoch.ProtoReflect.Descriptor instead.
 func (*Job_Epoch) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5, 0}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6, 0}
 }
 
 func (x *Job_Epoch) GetEpoch() uint64 {
@@ -1998,13 +2143,14 @@ type Job_LateResult struct {
 	MessageId     string                 `protobuf:"bytes,4,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	Outcome       string                 `protobuf:"bytes,5,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	Why           string                 `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
+	Verdict       string                 `protobuf:"bytes,7,opt,name=verdict,proto3" json:"verdict,omitempty"` // stale_rejected: kept as evidence, it changed nothing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2162,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2175,7 @@ func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_LateResult.ProtoReflect.Descriptor instead.
 func (*Job_LateResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6, 1}
 }
 
 func (x *Job_LateResult) GetAt() *timestamppb.Timestamp {
@@ -2074,6 +2220,13 @@ func (x *Job_LateResult) GetWhy() string {
 	return ""
 }
 
+func (x *Job_LateResult) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
 type Job_Candidate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Runner        string                 `protobuf:"bytes,1,opt,name=runner,proto3" json:"runner,omitempty"`
@@ -2085,7 +2238,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2250,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2263,7 @@ func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Candidate.ProtoReflect.Descriptor instead.
 func (*Job_Candidate) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6, 2}
 }
 
 func (x *Job_Candidate) GetRunner() string {
@@ -2147,7 +2300,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2312,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2325,7 @@ func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_HeldDevice.ProtoReflect.Descriptor instead.
 func (*Job_HeldDevice) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6, 3}
 }
 
 func (x *Job_HeldDevice) GetAs() string {
@@ -2214,7 +2367,7 @@ var File_forgeyard_v1_types_proto protoreflect.FileDescriptor
 
 const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\x04\n" +
+	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x05\n" +
 	"\x06Member\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
@@ -2234,7 +2387,8 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x04http\x18\x0e \x01(\tR\x04http\x12>\n" +
 	"\fcapabilities\x18\x0f \x01(\v2\x1a.forgeyard.v1.CapabilitiesR\fcapabilities\x12\x18\n" +
 	"\aversion\x18\x10 \x01(\tR\aversion\x122\n" +
-	"\x06joined\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x06joined\x1a9\n" +
+	"\x06joined\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x06joined\x12=\n" +
+	"\fsilent_since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9f\a\n" +
@@ -2284,7 +2438,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\trunner_id\x18\x05 \x01(\tR\brunnerId\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x06 \x01(\tR\tsessionId\x12\x14\n" +
-	"\x05fence\x18\a \x01(\tR\x05fence\"\xe5\x02\n" +
+	"\x05fence\x18\a \x01(\tR\x05fence\"\xf0\x04\n" +
 	"\fConnectivity\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
@@ -2294,12 +2448,24 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x04left\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04left\x12\x18\n" +
 	"\acentral\x18\a \x01(\tR\acentral\x12\x14\n" +
 	"\x05drill\x18\b \x01(\bR\x05drill\x12\x14\n" +
-	"\x05doubt\x18\t \x01(\tR\x05doubt\"\x80\x01\n" +
+	"\x05doubt\x18\t \x01(\tR\x05doubt\x12\x1c\n" +
+	"\treadiness\x18\n" +
+	" \x01(\tR\treadiness\x12C\n" +
+	"\x0freadiness_since\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x0ereadinessSince\x127\n" +
+	"\n" +
+	"shortfalls\x18\f \x03(\v2\x17.forgeyard.v1.ShortfallR\n" +
+	"shortfalls\x12<\n" +
+	"\fsilent_after\x18\r \x01(\v2\x19.google.protobuf.DurationR\vsilentAfter\x12/\n" +
+	"\x05grace\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\x05grace\"K\n" +
+	"\tShortfall\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\x80\x01\n" +
 	"\x06Outbox\x12\x18\n" +
 	"\apending\x18\x01 \x01(\x03R\apending\x122\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x12\n" +
-	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xfb\x0f\n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xb2\x11\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x14\n" +
@@ -2342,7 +2508,11 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"durability\x18\" \x01(\tR\n" +
 	"durability\x12\"\n" +
-	"\fconnectivity\x18# \x01(\tR\fconnectivity\x1a\xc9\x02\n" +
+	"\fconnectivity\x18# \x01(\tR\fconnectivity\x12!\n" +
+	"\flease_policy\x18$ \x01(\tR\vleasePolicy\x125\n" +
+	"\bhard_end\x18% \x01(\v2\x1a.google.protobuf.TimestampR\ahardEnd\x12%\n" +
+	"\x0ecancel_pending\x18& \x01(\tR\rcancelPending\x12\x1a\n" +
+	"\bdelivery\x18' \x01(\tR\bdelivery\x1a\xc9\x02\n" +
 	"\x05Epoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1d\n" +
 	"\n" +
@@ -2356,7 +2526,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x05ended\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12\x16\n" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x12\x16\n" +
 	"\x06detail\x18\n" +
-	" \x01(\tR\x06detail\x1a\xb1\x01\n" +
+	" \x01(\tR\x06detail\x1a\xcb\x01\n" +
 	"\n" +
 	"LateResult\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
@@ -2365,7 +2535,8 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"message_id\x18\x04 \x01(\tR\tmessageId\x12\x18\n" +
 	"\aoutcome\x18\x05 \x01(\tR\aoutcome\x12\x10\n" +
-	"\x03why\x18\x06 \x01(\tR\x03why\x1aZ\n" +
+	"\x03why\x18\x06 \x01(\tR\x03why\x12\x18\n" +
+	"\averdict\x18\a \x01(\tR\averdict\x1aZ\n" +
 	"\tCandidate\x12\x16\n" +
 	"\x06runner\x18\x01 \x01(\tR\x06runner\x12\x1b\n" +
 	"\trunner_id\x18\x02 \x01(\tR\brunnerId\x12\x18\n" +
@@ -2471,81 +2642,88 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Capabilities)(nil),            // 1: forgeyard.v1.Capabilities
 	(*Authority)(nil),               // 2: forgeyard.v1.Authority
 	(*Connectivity)(nil),            // 3: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                  // 4: forgeyard.v1.Outbox
-	(*Job)(nil),                     // 5: forgeyard.v1.Job
-	(*Checkpoint)(nil),              // 6: forgeyard.v1.Checkpoint
-	(*Output)(nil),                  // 7: forgeyard.v1.Output
-	(*StepResult)(nil),              // 8: forgeyard.v1.StepResult
-	(*Run)(nil),                     // 9: forgeyard.v1.Run
-	(*RunEvent)(nil),                // 10: forgeyard.v1.RunEvent
-	(*LogFrame)(nil),                // 11: forgeyard.v1.LogFrame
-	(*Device)(nil),                  // 12: forgeyard.v1.Device
-	nil,                             // 13: forgeyard.v1.Member.LabelsEntry
-	nil,                             // 14: forgeyard.v1.Capabilities.LabelsEntry
-	(*Capabilities_Sandbox)(nil),    // 15: forgeyard.v1.Capabilities.Sandbox
-	(*Capabilities_Toolchain)(nil),  // 16: forgeyard.v1.Capabilities.Toolchain
-	(*Capabilities_DeviceFact)(nil), // 17: forgeyard.v1.Capabilities.DeviceFact
-	nil,                             // 18: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	(*Job_Epoch)(nil),               // 19: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 20: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 21: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 22: forgeyard.v1.Job.HeldDevice
-	nil,                             // 23: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 25: google.protobuf.Duration
+	(*Shortfall)(nil),               // 4: forgeyard.v1.Shortfall
+	(*Outbox)(nil),                  // 5: forgeyard.v1.Outbox
+	(*Job)(nil),                     // 6: forgeyard.v1.Job
+	(*Checkpoint)(nil),              // 7: forgeyard.v1.Checkpoint
+	(*Output)(nil),                  // 8: forgeyard.v1.Output
+	(*StepResult)(nil),              // 9: forgeyard.v1.StepResult
+	(*Run)(nil),                     // 10: forgeyard.v1.Run
+	(*RunEvent)(nil),                // 11: forgeyard.v1.RunEvent
+	(*LogFrame)(nil),                // 12: forgeyard.v1.LogFrame
+	(*Device)(nil),                  // 13: forgeyard.v1.Device
+	nil,                             // 14: forgeyard.v1.Member.LabelsEntry
+	nil,                             // 15: forgeyard.v1.Capabilities.LabelsEntry
+	(*Capabilities_Sandbox)(nil),    // 16: forgeyard.v1.Capabilities.Sandbox
+	(*Capabilities_Toolchain)(nil),  // 17: forgeyard.v1.Capabilities.Toolchain
+	(*Capabilities_DeviceFact)(nil), // 18: forgeyard.v1.Capabilities.DeviceFact
+	nil,                             // 19: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	(*Job_Epoch)(nil),               // 20: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 21: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 22: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 23: forgeyard.v1.Job.HeldDevice
+	nil,                             // 24: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 26: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	24, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
-	13, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
+	25, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	14, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	1,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	24, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	15, // 4: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
-	16, // 5: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
-	14, // 6: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
-	17, // 7: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
-	24, // 8: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	24, // 9: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	25, // 10: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	25, // 11: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	25, // 12: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	24, // 13: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	24, // 14: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	24, // 15: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	24, // 16: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	24, // 17: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	19, // 18: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
-	6,  // 19: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
-	7,  // 20: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
-	8,  // 21: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	20, // 22: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	21, // 23: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	22, // 24: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	25, // 25: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	24, // 26: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	25, // 27: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	24, // 28: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	24, // 29: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	24, // 30: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	24, // 31: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	24, // 32: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	24, // 33: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	23, // 34: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	24, // 35: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	18, // 36: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	24, // 37: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	24, // 38: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	24, // 39: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	25, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	25, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	16, // 5: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
+	17, // 6: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
+	15, // 7: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
+	18, // 8: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
+	25, // 9: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	25, // 10: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	26, // 11: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	26, // 12: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	26, // 13: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	25, // 14: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	4,  // 15: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
+	26, // 16: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	26, // 17: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	25, // 18: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	25, // 19: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	25, // 20: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	25, // 21: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	25, // 22: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	20, // 23: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	7,  // 24: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
+	8,  // 25: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
+	9,  // 26: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
+	21, // 27: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	22, // 28: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	23, // 29: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	26, // 30: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	25, // 31: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	25, // 32: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	26, // 33: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	25, // 34: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	25, // 35: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	25, // 36: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	25, // 37: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	25, // 38: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	25, // 39: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	24, // 40: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	25, // 41: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	19, // 42: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	25, // 43: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	25, // 44: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	25, // 45: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -2559,7 +2737,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -88,6 +88,10 @@ const (
 	JobServiceLogProcedure = "/forgeyard.v1.JobService/Log"
 	// JobServiceCancelProcedure is the fully-qualified name of the JobService's Cancel RPC.
 	JobServiceCancelProcedure = "/forgeyard.v1.JobService/Cancel"
+	// JobServiceListLeasesProcedure is the fully-qualified name of the JobService's ListLeases RPC.
+	JobServiceListLeasesProcedure = "/forgeyard.v1.JobService/ListLeases"
+	// JobServiceRevokeLeaseProcedure is the fully-qualified name of the JobService's RevokeLease RPC.
+	JobServiceRevokeLeaseProcedure = "/forgeyard.v1.JobService/RevokeLease"
 	// RunServiceListProcedure is the fully-qualified name of the RunService's List RPC.
 	RunServiceListProcedure = "/forgeyard.v1.RunService/List"
 	// RunServiceShowProcedure is the fully-qualified name of the RunService's Show RPC.
@@ -618,6 +622,8 @@ type JobServiceClient interface {
 	Show(context.Context, *connect.Request[v1.ShowJobRequest]) (*connect.Response[v1.Job], error)
 	Log(context.Context, *connect.Request[v1.LogRequest]) (*connect.ServerStreamForClient[v1.LogFrame], error)
 	Cancel(context.Context, *connect.Request[v1.CancelJobRequest]) (*connect.Response[v1.CancelResponse], error)
+	ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error)
+	RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error)
 }
 
 // NewJobServiceClient constructs a client for the forgeyard.v1.JobService service. By default, it
@@ -661,16 +667,30 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(jobServiceMethods.ByName("Cancel")),
 			connect.WithClientOptions(opts...),
 		),
+		listLeases: connect.NewClient[v1.ListLeasesRequest, v1.ListLeasesResponse](
+			httpClient,
+			baseURL+JobServiceListLeasesProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("ListLeases")),
+			connect.WithClientOptions(opts...),
+		),
+		revokeLease: connect.NewClient[v1.RevokeLeaseRequest, v1.Lease](
+			httpClient,
+			baseURL+JobServiceRevokeLeaseProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("RevokeLease")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // jobServiceClient implements JobServiceClient.
 type jobServiceClient struct {
-	submit *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
-	list   *connect.Client[v1.ListJobsRequest, v1.ListJobsResponse]
-	show   *connect.Client[v1.ShowJobRequest, v1.Job]
-	log    *connect.Client[v1.LogRequest, v1.LogFrame]
-	cancel *connect.Client[v1.CancelJobRequest, v1.CancelResponse]
+	submit      *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
+	list        *connect.Client[v1.ListJobsRequest, v1.ListJobsResponse]
+	show        *connect.Client[v1.ShowJobRequest, v1.Job]
+	log         *connect.Client[v1.LogRequest, v1.LogFrame]
+	cancel      *connect.Client[v1.CancelJobRequest, v1.CancelResponse]
+	listLeases  *connect.Client[v1.ListLeasesRequest, v1.ListLeasesResponse]
+	revokeLease *connect.Client[v1.RevokeLeaseRequest, v1.Lease]
 }
 
 // Submit calls forgeyard.v1.JobService.Submit.
@@ -698,6 +718,16 @@ func (c *jobServiceClient) Cancel(ctx context.Context, req *connect.Request[v1.C
 	return c.cancel.CallUnary(ctx, req)
 }
 
+// ListLeases calls forgeyard.v1.JobService.ListLeases.
+func (c *jobServiceClient) ListLeases(ctx context.Context, req *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error) {
+	return c.listLeases.CallUnary(ctx, req)
+}
+
+// RevokeLease calls forgeyard.v1.JobService.RevokeLease.
+func (c *jobServiceClient) RevokeLease(ctx context.Context, req *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error) {
+	return c.revokeLease.CallUnary(ctx, req)
+}
+
 // JobServiceHandler is an implementation of the forgeyard.v1.JobService service.
 type JobServiceHandler interface {
 	Submit(context.Context, *connect.Request[v1.SubmitRequest]) (*connect.Response[v1.SubmitResponse], error)
@@ -705,6 +735,8 @@ type JobServiceHandler interface {
 	Show(context.Context, *connect.Request[v1.ShowJobRequest]) (*connect.Response[v1.Job], error)
 	Log(context.Context, *connect.Request[v1.LogRequest], *connect.ServerStream[v1.LogFrame]) error
 	Cancel(context.Context, *connect.Request[v1.CancelJobRequest]) (*connect.Response[v1.CancelResponse], error)
+	ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error)
+	RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error)
 }
 
 // NewJobServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -744,6 +776,18 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(jobServiceMethods.ByName("Cancel")),
 		connect.WithHandlerOptions(opts...),
 	)
+	jobServiceListLeasesHandler := connect.NewUnaryHandler(
+		JobServiceListLeasesProcedure,
+		svc.ListLeases,
+		connect.WithSchema(jobServiceMethods.ByName("ListLeases")),
+		connect.WithHandlerOptions(opts...),
+	)
+	jobServiceRevokeLeaseHandler := connect.NewUnaryHandler(
+		JobServiceRevokeLeaseProcedure,
+		svc.RevokeLease,
+		connect.WithSchema(jobServiceMethods.ByName("RevokeLease")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/forgeyard.v1.JobService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case JobServiceSubmitProcedure:
@@ -756,6 +800,10 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 			jobServiceLogHandler.ServeHTTP(w, r)
 		case JobServiceCancelProcedure:
 			jobServiceCancelHandler.ServeHTTP(w, r)
+		case JobServiceListLeasesProcedure:
+			jobServiceListLeasesHandler.ServeHTTP(w, r)
+		case JobServiceRevokeLeaseProcedure:
+			jobServiceRevokeLeaseHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -783,6 +831,14 @@ func (UnimplementedJobServiceHandler) Log(context.Context, *connect.Request[v1.L
 
 func (UnimplementedJobServiceHandler) Cancel(context.Context, *connect.Request[v1.CancelJobRequest]) (*connect.Response[v1.CancelResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.Cancel is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.ListLeases is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.RevokeLease is not implemented"))
 }
 
 // RunServiceClient is a client for the forgeyard.v1.RunService service.
