@@ -5,7 +5,8 @@
 #
 #   SEED=7 scripts/sim-raft.sh              one site, with its trace
 #   SEEDS=100 FIRST=1 scripts/sim-raft.sh   many, without; stops at nothing, fails at the end
-#   TESTS=regexp scripts/sim-raft.sh        the named stories and the seeded faults
+#   FAULT=heartbeats SEED=3 …               the same with a fault of faults_test.go put in
+#   TESTS=TestFaults scripts/sim-raft.sh    every seeded fault, until it is seen
 #
 # With a Go that the overlay does not know everything runs as well, and does not replay.
 set -euo pipefail
@@ -26,11 +27,12 @@ esac
 go test -c "${flags[@]}" -o "$out/raftsim.test" ./simulation/raftsim
 
 # A run that has lost its way must not take the machine with it.
-ulimit -d $((4 << 20))
+ulimit -Sd $((4 << 20)) 2>/dev/null || true
 run=(env -i "PATH=$PATH" "HOME=${HOME:-/}" GOMAXPROCS=1 GOGC=off GOTRACEBACK=all timeout -s QUIT -k 5 "${LIMIT:-180}" "$out/raftsim.test" -test.timeout 0)
+fault=(-fault="${FAULT:-}")
 
 if [ -n "${SEED:-}" ]; then
-  exec "${run[@]}" -test.v -test.run '^TestSeed$' "-seed=$SEED"
+  exec "${run[@]}" -test.v -test.run '^TestSeed$' "${fault[@]}" "-seed=$SEED"
 fi
 if [ -n "${TESTS:-}" ]; then
   exec "${run[@]}" -test.v -test.run "$TESTS"
@@ -44,7 +46,7 @@ mkdir -p "$logs"
 began=$(date +%s.%N)
 one() {
   local status=0
-  "${@:2}" -test.run '^TestSeed$' "-seed=$1" >"$logs/$1" 2>&1 || status=$?
+  "${@:2}" -test.run '^TestSeed$' "-fault=${FAULT:-}" "-seed=$1" >"$logs/$1" 2>&1 || status=$?
   if [ "$status" -ne 0 ]; then
     touch "$logs/failed"
     { echo "seed $1 failed with $status:"; head -c 20000 "$logs/$1"; echo "again: make sim-raft SEED=$1"; } >&2
@@ -61,3 +63,25 @@ cat "$logs"/[0-9]* | awk -v took="$(echo "$(date +%s.%N) $began" | awk '{print $
       sum["replays"] == n ? "every one replays" : "they do not replay"
   }'
 [ ! -e "$logs/failed" ]
+
+# The same seed gives the same bytes: an honest site, and one whose leader handles
+# heartbeats beside its main loop (hashicorp/raft#695), which must be found and replayed.
+[ "${#flags[@]}" -gt 0 ] || exit 0
+replay() { # replay SEED FAULT: plays twice, under different surroundings
+  local a=$out/replay.1 b=$out/replay.2
+  "${run[@]}" -test.v -test.run '^TestSeed$' "-seed=$1" "-fault=$2" >"$a" 2>&1 || true
+  (cd / && env "SOME_OTHER=$RANDOM" "${run[@]}" -test.v -test.run '^TestSeed$' "-seed=$1" "-fault=$2" >"$b" 2>&1) || true
+  trace() { sed -n '/^ *0\.000000s/,/^TRACE/p' "$1"; }
+  if ! cmp <(trace "$a") <(trace "$b") || ! grep -q '^TRACE b3:' "$a"; then
+    echo "sim-raft: seed $1 (fault: ${2:-none}) does not replay: see $a and $b" >&2
+    exit 1
+  fi
+  echo "seed $1${2:+ with the fault $2} replays: $(trace "$a" | wc -l) lines, $(grep -m1 '^TRACE' "$a")"
+}
+replay "$first" ''
+replay 1 heartbeats
+if ! grep -q 'BROKEN same-state' "$out/replay.1"; then
+  echo "sim-raft: hashicorp/raft#695 was not found at seed 1 with its guard taken out: see $out/replay.1" >&2
+  exit 1
+fi
+grep -m1 'BROKEN same-state' "$out/replay.1"

@@ -21,12 +21,16 @@ type client struct {
 	open  int // submissions without an answer
 	works map[string]time.Duration
 	jobs  []forgeyard.JobID
-	haste time.Time // until then it asks much more often
+	haste time.Time // until then it asks much more often, and one machine above all
+	whom  *machine
+	pace  time.Duration
+	woken chan struct{} // capacity 1: there is haste
 }
 
 // start lets it work until the run's end.
 func (c *client) start() {
-	c.works = map[string]time.Duration{}
+	c.works, c.woken = map[string]time.Duration{}, make(chan struct{}, 1)
+	c.w.tasks.Go(c.pester)
 	c.w.tasks.Go(func() { c.repeat(c.w.shape.jobs, c.submit) })
 	c.w.tasks.Go(func() { c.repeat(c.w.shape.reads, c.read) })
 }
@@ -53,11 +57,50 @@ func (c *client) draw(d time.Duration) time.Duration {
 	return time.Duration(c.w.net.rng.Int64N(int64(d)))
 }
 
-// hurry makes everybody ask at once, as after an outage.
-func (c *client) hurry(d time.Duration) {
+// hurry makes everybody ask at once, as after an outage, and most of them that machine.
+func (c *client) hurry(d time.Duration, m *machine, pace time.Duration) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.haste = time.Now().Add(d)
+	c.haste, c.whom, c.pace = time.Now().Add(d), m, pace
+	c.mu.Unlock()
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
+}
+
+// pester proposes to one machine, and reads from it, every few milliseconds while there
+// is haste.
+func (c *client) pester() {
+	for {
+		select {
+		case <-c.w.end:
+			return
+		case <-c.woken:
+		}
+		for c.hasty() {
+			c.mu.Lock()
+			p, pace := c.whom.process(), c.pace
+			c.mu.Unlock()
+			if p != nil && !p.m.stopped() {
+				c.w.tasks.Go(func() { c.touch(p) })
+				if c.draw(8) == 0 {
+					c.w.tasks.Go(func() { c.readFrom(p) })
+				}
+			}
+			time.Sleep(pace/2 + c.draw(pace))
+		}
+	}
+}
+
+// touch commits a command that changes nothing, if that machine leads.
+func (c *client) touch(p *process) {
+	id := forgeyard.MessageID(c.w.newID("t"))
+	raw := site.Command{ID: id, At: forgeyard.WallOf(p.m.clk.Wall()), By: "client", Body: site.MemberSet{Runner: p.m.runner}}.Encode()
+	ctx, cancel := context.WithTimeout(p.ctx, time.Second)
+	defer cancel()
+	if _, err := p.group.Propose(ctx, raw); err == nil && !p.dead.Load() {
+		c.w.check.ack(id)
+	}
 }
 
 func (c *client) hasty() bool {
@@ -176,10 +219,12 @@ func (c *client) promised() []forgeyard.JobID {
 // read asks a node for current state, and holds what it sees against what was
 // acknowledged before it asked.
 func (c *client) read() {
-	p := c.anyone()
-	if p == nil {
-		return
+	if p := c.anyone(); p != nil {
+		c.readFrom(p)
 	}
+}
+
+func (c *client) readFrom(p *process) {
 	acked := c.w.check.ackedStep()
 	ctx, cancel := context.WithTimeout(p.ctx, 3*time.Second)
 	defer cancel()

@@ -64,21 +64,27 @@ func (w *world) oneWay() {
 }
 
 func (w *world) cutOff(m *machine, in, out bool, d time.Duration) {
-	set := func(cut bool) {
-		for _, o := range w.nodes {
-			if o == m {
-				continue
-			}
-			if in {
-				w.net.setCut(o.name, m.name, cut)
-			}
-			if out {
-				w.net.setCut(m.name, o.name, cut)
-			}
+	w.cut(m, in, out, true)
+	w.later(d, func() {
+		w.trace("%s is joined again", m.name)
+		w.cut(m, in, out, false)
+		w.client.hurry(time.Second, m, 25*time.Millisecond)
+	})
+}
+
+// cut sets or heals the links of a machine, those towards it, those from it, or both.
+func (w *world) cut(m *machine, in, out, cut bool) {
+	for _, o := range w.nodes {
+		if o == m {
+			continue
+		}
+		if in {
+			w.net.setCut(o.name, m.name, cut)
+		}
+		if out {
+			w.net.setCut(m.name, o.name, cut)
 		}
 	}
-	set(true)
-	w.later(d, func() { w.trace("%s is joined again", m.name); set(false); w.client.hurry(time.Second) })
 }
 
 func (w *world) split() {
@@ -112,7 +118,7 @@ func (w *world) stop() {
 			w.trace("%s goes on", m.name)
 			m.clk.resume()
 			w.net.look()
-			w.client.hurry(time.Second)
+			w.client.hurry(time.Second, m, 25*time.Millisecond)
 		}
 	})
 }
@@ -202,13 +208,29 @@ func (w *world) promoteSlow() *machine {
 	return m
 }
 
-// depose lets the others elect another leader behind the back of a slow one.
+// depose lets the others elect another leader behind the back of a slow one. When it
+// is joined again, what it sends takes longer than what it is sent: it hears of the
+// other before it can find out itself. Then somebody proposes to it.
 func (w *world) depose() {
 	m := w.promoteSlow()
-	d := w.within(3*w.shape.heartbeat, 8*w.shape.heartbeat)
+	d := w.within(3*w.shape.heartbeat, 6*w.shape.heartbeat)
 	w.trace("%s is cut off for %s", m.name, d)
-	w.cutOff(m, true, true, d)
-	w.sleep(d + time.Second)
+	outward := func(clog time.Duration) {
+		for _, o := range w.nodes {
+			w.net.setClog(m.name, o.name, clog)
+		}
+	}
+	outward(w.shape.heartbeat)
+	w.cut(m, true, true, true)
+	w.sleep(d)
+	w.cut(m, true, true, false)
+	w.trace("%s is joined again", m.name)
+	w.sleep(w.within(0, 2*w.shape.heartbeat))
+	if p := m.process(); p != nil && !m.stopped() {
+		w.tasks.Go(func() { w.client.touch(p) })
+	}
+	w.sleep(2 * w.shape.heartbeat)
+	outward(0)
 }
 
 // haunt lets answers to a leader arrive long after they were given, and another be
@@ -222,7 +244,7 @@ func (w *world) haunt() {
 	}
 	w.sleep(w.within(w.shape.heartbeat, 3*w.shape.heartbeat))
 	w.cutOff(m, false, true, 10*w.shape.heartbeat)
-	w.client.hurry(10 * w.shape.heartbeat)
+	w.client.hurry(10*w.shape.heartbeat, m, 20*time.Millisecond)
 	w.sleep(10 * w.shape.heartbeat)
 	for _, o := range w.nodes {
 		w.net.setClog(o.name, m.name, 0)

@@ -39,8 +39,6 @@ type Faults struct {
 	State    func(machine, life int, s consensus.StateMachine) consensus.StateMachine
 	Spoilt   bool // State differs from the log on purpose: only the end counts
 	Shape    func(*shape)
-	// Unconfirmed lets clients read from whoever believes that it leads.
-	Unconfirmed bool
 }
 
 func draw(r *rand.Rand) shape {
@@ -94,7 +92,7 @@ func (s shape) timings(machine int) consensus.Timings {
 	}
 	if machine == s.slow {
 		k := time.Duration(s.slowBy)
-		t.Heartbeat, t.Election, t.Lease, t.Commit = k*s.heartbeat, k*s.heartbeat, k*s.heartbeat, k*50*time.Millisecond
+		t.Heartbeat, t.Election, t.Lease, t.Confirm, t.Commit = k*s.heartbeat, k*s.heartbeat, k*s.heartbeat, k*s.heartbeat, k*50*time.Millisecond
 	}
 	return t
 }

@@ -191,7 +191,7 @@ func (w *world) boot() {
 			w.found(m.process())
 		}
 	}
-	w.await("a full group", 3*time.Minute, func() string {
+	w.await("progress", "a full group", 3*time.Minute, func() string {
 		voters := 0
 		if p := w.leader(); p != nil {
 			for _, m := range p.group.Members() {
@@ -208,12 +208,12 @@ func (w *world) boot() {
 	w.trace("FORMED")
 }
 
-// await lets time pass until nothing is missing.
-func (w *world) await(what string, most time.Duration, missing func() string) {
+// await lets time pass until nothing is missing; what still is breaks the invariant.
+func (w *world) await(invariant, what string, most time.Duration, missing func() string) {
 	why := missing()
 	for end := w.now() + most; why != "" && !w.failed(); why = missing() {
 		if w.now() >= end {
-			w.fail("progress", "%s after %s: %s", what, most, why)
+			w.fail(invariant, "%s after %s: %s", what, most, why)
 			return
 		}
 		w.sleep(250 * time.Millisecond)
@@ -256,8 +256,8 @@ func (w *world) progress() {
 	if w.failed() {
 		return
 	}
-	w.await("at rest", healWithin, w.client.owed)
-	w.await("one state", 2*time.Minute, w.check.differ)
+	w.await("progress", "at rest", healWithin, w.client.owed)
+	w.await("same-state", "one state", 2*time.Minute, w.check.differ)
 	w.check.atEnd()
 }
 
