@@ -56,6 +56,7 @@ test: setup ## everything that must be green: check, unit, e2e, 2000 simulated s
 	@$(phase) check $(MAKE) --no-print-directory check
 	@$(phase) unit  $(MAKE) --no-print-directory unit
 	@$(phase) e2e   $(MAKE) --no-print-directory e2e
+	@$(phase) partition $(MAKE) --no-print-directory partition
 	@$(phase) sim   $(MAKE) --no-print-directory sim
 	@$(phase) explore $(MAKE) --no-print-directory explore
 	@$(phase) sim-raft $(MAKE) --no-print-directory sim-raft

@@ -87,6 +87,7 @@ var lies = []struct {
 	{"done in two epochs", "terminal-once", func(e *evidence) { e.Seen[1].Epoch = 1 }},
 	{"two results were taken", "commits-once", func(e *evidence) { e.Ended[0].Completed = []uint64{1, 2} }},
 	{"the result of an epoch that was over", "commits-once", func(e *evidence) { e.Ended[0].Completed = []uint64{1} }},
+	{"done, and another epoch after it", "commits-once", func(e *evidence) { e.Ended[0].Epochs = []uint64{1, 2, 3} }},
 	{"the output of another epoch", "commits-once", func(e *evidence) { e.Ended[0].Result = "k1 1" }},
 	{"an epoch that was current twice", "commits-once", func(e *evidence) { e.Ended[0].Epochs = []uint64{1, 2, 2} }},
 	{"two epochs act at once", "holder-stops-first", func(e *evidence) { e.Beats = append(e.Beats, beat{protectedWork, "k1", "1", "2"}) }},
