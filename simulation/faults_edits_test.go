@@ -199,42 +199,12 @@ func trimsTooFar(s *site.State, b *site.OutboxAck) *site.State {
 	return s
 }
 
-// shrinks halves the figure of silence that is committed.
-func shrinks(s *site.State, b *site.UplinkObserve) *site.State {
-	b.Used /= 2
-	out := *s
-	out.Uplink.Used /= 2
-	return &out
-}
-
-// sameToken leases a device under the token of its last lease.
-func sameToken(was, is *site.State, b site.Offer, r site.Reply) *site.State {
-	j, ok := is.Jobs.Get(b.Job)
-	if r.Err() != nil || !ok {
-		return is
-	}
-	out := *is
-	held := append([]site.HeldDevice(nil), j.Devices...)
-	for i, h := range held {
-		old, _ := was.Devices.Get(h.Device)
-		if old.HighestFence == 0 {
-			continue
-		}
-		d, _ := is.Devices.Get(h.Device)
-		l := *d.Lease
-		l.Token, d.HighestFence = old.HighestFence, old.HighestFence
-		d.Lease, held[i].Token = &l, old.HighestFence
-		out.Devices = out.Devices.Put(d.ID, d)
-	}
-	return change(&out, b.Job, func(j *site.Job) { j.Devices = held })
-}
-
 // freeAtOnce gives a device back to the pool before it was reset.
 func freeAtOnce(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
 	next, r := s.ApplyEntry(index, term, data)
 	for id, d := range next.Devices.All() {
 		if old, _ := s.Devices.Get(id); old.Use != devices.Cleaning && d.Use == devices.Cleaning {
-			d.Use, d.Health, d.Last = devices.Free, devices.Good, nil
+			d.Use, d.Health, d.Dirty, d.Last, d.Lease = devices.Free, devices.Good, false, nil, nil
 			out := *next
 			out.Devices = next.Devices.Put(id, d)
 			next = &out

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
-	"github.com/forgeyard/forgeyard-node/lease"
-	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/simulation/scenario"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
@@ -32,14 +30,14 @@ func seededFaults() []seeded {
 	return []seeded{
 		{"two epochs may be current", "one-current-epoch", 1, scenario.Taste{}, apply(forgetsLease)},
 		{"a stale completion is taken for the current one", "stale-never-commits", 1, loners, apply(takesStale)},
-		{"the epoch of a checkpoint is not checked", "stale-never-commits", 0, lonersSaving, apply(before(func(s *site.State, b *site.Checkpoint) *site.State {
+		{"the epoch of a checkpoint is not checked", "stale-never-commits", 1, lonersSaving, apply(before(func(s *site.State, b *site.Checkpoint) *site.State {
 			b.Commit.Epoch = currentEpoch(s, b.Authority)
 			return underCurrent(s, &b.Authority)
 		}))},
 		{"the epoch of a phase is not checked", "stale-never-commits", 9, scenario.Taste{}, apply(before(func(s *site.State, b *site.Phase) *site.State { return underCurrent(s, &b.Authority) }))},
-		{"a completion is accepted under a lease that ended", "stale-never-commits", 0, loners, apply(before(acceptsEnded))},
-		{"the term of a completion is not checked", "stale-never-commits", 0, loners, apply(before(ignoresTerm))},
-		{"a late result overwrites the terminal status", "terminal-once", 0, loners, apply(writesTwice)},
+		{"a completion is accepted under a lease that ended", "stale-never-commits", 10, revoked, apply(before(acceptsEnded))},
+		{"the term of a completion is not checked", "stale-never-commits", 10, revoked, apply(before(ignoresTerm))},
+		{"a late result overwrites the terminal status", "terminal-once", 13, loners, apply(writesTwice)},
 		{"a completion's message is forgotten", "terminal-once", 2, scenario.Taste{}, apply(before(forgetsMessage))},
 		{"the daemon forgets which records it has", "exactly-once-upstream", 2, scenario.Taste{}, func(h *hooks) { h.forgetful = true }},
 		{"the daemon acknowledges before its disk has it", "exactly-once-upstream", 1, onlyDaemon, func(h *hooks) { h.hasty = true }},
@@ -47,19 +45,16 @@ func seededFaults() []seeded {
 		{"the outbox is trimmed beyond the acknowledgement", "exactly-once-upstream", 2, scenario.Taste{}, apply(before(trimsTooFar))},
 		{"a new leader counts the silence from zero", "within-allowance", 2, onlyUplink, func(h *hooks) { h.base = fromZero }},
 		{"a new leader counts on from the committed figure alone", "within-allowance", 36, onlyUplink, func(h *hooks) { h.base = asCommitted }},
-		{"a committed figure of silence shrinks", "within-allowance", 0, onlyUplink, apply(before(shrinks))},
-		{"a holder does not listen to what the grant leaves", "within-allowance", 0, onlyUplink, func(h *hooks) { h.boundless = true }},
+		{"a holder does not listen to what the grant leaves", "within-allowance", 23, onlyUplink, func(h *hooks) { h.boundless = true }},
 		{"a holder counts from the receipt", "holder-stops-first", 20, silentNodes, func(h *hooks) { h.counted = fromReceipt }},
-		{"renewals are answered without a majority", "holder-stops-first", 0, silentNodes, func(h *hooks) { h.unconfirmed = true }},
-		{"an expiry does not hold renewals back", "holder-stops-first", 0, slowLog, func(h *hooks) { h.unserial, h.answer = true, renewsExpiring }},
-		{"a deposed leader's expiry counts", "holder-stops-first", 0, onlyPause, apply(anyTerm)},
+		{"renewals are answered without a majority", "holder-stops-first", 4, silentNodes, func(h *hooks) { h.unconfirmed = true }},
+		{"a deposed leader's expiry counts", "holder-stops-first", 61, onlyPause, apply(anyTerm)},
 		{"a granter does not wait until it is certain", "holder-stops-first", 23, scenario.Taste{}, apply(alwaysCertain)},
 		{"the drift of clocks is not reckoned with", "holder-stops-first", 0, longSilence, func(h *hooks) { h.config = noDrift }},
-		{"a forced stop takes longer than it may", "holder-stops-first", 0, silentNodes, func(h *hooks) { h.slowKill = true }},
+		{"a forced stop takes longer than it may", "holder-stops-first", 1, silentNodes, func(h *hooks) { h.slowKill = true }},
 		{"a workload outlives its agent", "holder-stops-first", 1, onlyKill, func(h *hooks) { h.orphans = true }},
-		{"a device's host admits any token", "device-single-holder", 0, devices1, func(h *hooks) { h.openGate = true }},
-		{"a device is leased under its last token", "device-single-holder", 0, devices1, apply(after(sameToken))},
-		{"a device is free before it was reset", "device-single-holder", 0, devices1, apply(freeAtOnce)},
+		{"a device's host admits any token", "device-single-holder", 2, withDevice, func(h *hooks) { h.openGate = true }},
+		{"a device is free before it was reset", "device-single-holder", 1, withDevice, apply(freeAtOnce)},
 		{"a rule asks something outside the log", "same-state", 10, scenario.Taste{}, func(h *hooks) { h.apply = impure() }},
 		{"a disk loses what was synced", "nothing-lost", 16, scenario.Taste{}, func(h *hooks) { h.amnesia = 12 }},
 		{"an entry is acknowledged before it is on disk", "nothing-lost", 2, onlyPower, func(h *hooks) { h.ackFirst = true }},
@@ -138,21 +133,21 @@ func TestEveryCheckerIsSeenToFail(t *testing.T) {
 
 // Tastes: the company that a fault needs.
 var (
-	onlyPause  = scenario.Taste{Kinds: []string{"pause"}, Calm: 8 * time.Second, TTL: 3 * time.Second}
+	onlyPause  = scenario.Taste{Kinds: []string{"pause"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Adjust: protects}
 	onlyPower  = scenario.Taste{Kinds: []string{"power", "slow-disk"}, Calm: 3 * time.Second}
 	onlyDaemon = scenario.Taste{Kinds: []string{"daemon"}, Calm: 3 * time.Second}
 	onlyUplink = scenario.Taste{Kinds: []string{"uplink", "pause", "kill"}, Calm: 8 * time.Second, Delegate: true}
 	onlyKill   = scenario.Taste{Kinds: []string{"kill"}, Calm: 8 * time.Second, TTL: 3 * time.Second}
-	devices1   = scenario.Taste{Kinds: []string{"cut", "pause", "clog"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Devices: true}
 	// silentNodes are holders whose effects are protected and who stop at their ttl.
 	silentNodes = scenario.Taste{Kinds: []string{"mute", "cut"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Late: true, Longest: 20 * time.Second, Adjust: protects}
-	// slowLog are the same in a site whose commits take long.
-	slowLog = scenario.Taste{Kinds: []string{"mute", "slow-disk", "clog"}, Calm: 3 * time.Second, TTL: 3 * time.Second, Late: true, Longest: 20 * time.Second, Adjust: protects}
 	// loners go on alone, while their work is given to others.
-	loners       = scenario.Taste{Kinds: []string{"cut", "mute", "raise"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Adjust: goesOn}
+	loners = scenario.Taste{Kinds: []string{"cut", "mute", "raise"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 45 * time.Second, Adjust: goesOn}
+	// revoked are cut off while the daemon gives their work anew, and nobody gets it before they have certainly stopped.
+	revoked      = scenario.Taste{Kinds: []string{"cut", "raise"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Delegate: true, Adjust: protectsAlone}
+	withDevice   = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 40 * time.Second, Devices: true, Adjust: goesOn}
 	lonersSaving = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Adjust: goesOnSaving}
 	// longSilence is longer than what two clocks agree on.
-	longSilence = scenario.Taste{Kinds: []string{"cut"}, Calm: 20 * time.Second, TTL: 3 * time.Second, Longest: 6 * time.Minute, Length: 8 * time.Minute, Adjust: goesOnForLong}
+	longSilence = scenario.Taste{Kinds: []string{"cut"}, Calm: 20 * time.Second, TTL: 3 * time.Second, Longest: 12 * time.Minute, Length: 14 * time.Minute, Adjust: goesOnForLong}
 )
 
 func protects(j *scenario.Job) {
@@ -163,13 +158,19 @@ func goesOn(j *scenario.Job) {
 	j.Policy, j.Effects, j.Work, j.Budget, j.Fails = scenario.Policy{Name: "offline", For: 90 * time.Second}, false, 15*time.Second, 12, false
 }
 
+func protectsAlone(j *scenario.Job) {
+	goesOn(j)
+	j.Effects, j.Every = true, 0
+	j.Grant = scenario.Policy{Name: "offline", For: time.Minute}
+}
+
 func goesOnSaving(j *scenario.Job) {
 	goesOn(j)
 	j.Every, j.Sealed, j.Work = 3*time.Second, true, 40*time.Second
 }
 
 func goesOnForLong(j *scenario.Job) {
-	j.Policy, j.Effects, j.Work, j.Budget, j.Every = scenario.Policy{Name: "offline", For: 150 * time.Second}, true, 5*time.Minute, 12, 0
+	j.Policy, j.Effects, j.Work, j.Budget, j.Every = scenario.Policy{Name: "offline", For: 400 * time.Second}, true, 12*time.Minute, 12, 0
 }
 
 func fromZero(_, _ time.Duration) time.Duration { return 0 }
@@ -177,15 +178,5 @@ func fromZero(_, _ time.Duration) time.Duration { return 0 }
 func asCommitted(committed, _ time.Duration) time.Duration { return committed }
 
 func fromReceipt(n *node, _ forgeyard.Instant) forgeyard.Instant { return n.clk.Now() }
-
-// renewsExpiring answers every renewal as if nothing were expiring.
-func renewsExpiring(_ *controllers.Memory, a []controllers.RenewalAnswer) []controllers.RenewalAnswer {
-	for i := range a {
-		if a[i].Answer == lease.Stale && a[i].Reason == "the lease is expiring" {
-			a[i] = controllers.RenewalAnswer{Answer: lease.Continue, Left: -1}
-		}
-	}
-	return a
-}
 
 func noDrift(c *sitecfg.Site) { c.Lease.Drift = 0 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
-	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -13,14 +12,12 @@ import (
 // see its checker fail. The honest ones change nothing.
 type hooks struct {
 	apply   func(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply)
-	counted func(n *node, sent forgeyard.Instant) forgeyard.Instant                                // from when a holder counts
-	base    func(committed, used time.Duration) time.Duration                                      // of a new leader's count of silence
-	answer  func(m *controllers.Memory, a []controllers.RenewalAnswer) []controllers.RenewalAnswer // to renewals
-	config  func(*sitecfg.Site)                                                                    // what the site believes of itself
+	counted func(n *node, sent forgeyard.Instant) forgeyard.Instant // from when a holder counts
+	base    func(committed, used time.Duration) time.Duration       // of a new leader's count of silence
+	config  func(*sitecfg.Site)                                     // what the site believes of itself
 
 	// Of the leader.
 	unconfirmed bool // renewals are answered without a majority
-	unserial    bool // an expiry does not hold renewals back
 	// Of the log.
 	amnesia      int  // entries that a disk loses with its power, synced or not
 	ackFirst     bool // entries are acknowledged before they are on disk
@@ -50,6 +47,5 @@ func honest() hooks {
 		apply:   (*site.State).ApplyEntry,
 		counted: func(_ *node, sent forgeyard.Instant) forgeyard.Instant { return sent },
 		base:    func(_, used time.Duration) time.Duration { return used },
-		answer:  func(_ *controllers.Memory, a []controllers.RenewalAnswer) []controllers.RenewalAnswer { return a },
 	}
 }

@@ -102,9 +102,6 @@ func (l *leadership) carryOut(p controllers.Propose) {
 		return
 	}
 	l.flying[p.Key] = true
-	if x, ok := p.Body.(site.Expire); ok && l.n.s.faults.unserial {
-		l.mem.Settled(x.Lease)
-	}
 	l.propose(p)
 }
 
@@ -138,7 +135,7 @@ func (l *leadership) renew(r renewals, answer func(any)) {
 		_, before := l.mem.Runner(r.runner)
 		r.sign.At = arrived
 		l.mem.Hello(r.runner, r.sign)
-		answer(l.n.s.faults.answer(l.mem, l.mem.Renew(arrived, l.input(), r.batch)))
+		answer(l.mem.Renew(arrived, l.input(), r.batch))
 		if !before {
 			l.again()
 		}
