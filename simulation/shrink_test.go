@@ -24,7 +24,7 @@ func TestShrink(t *testing.T) {
 	if short.Broken.Invariant != long.Broken.Invariant {
 		t.Fatalf("%v became %v", long.Broken, short.Broken)
 	}
-	if 3*short.Lines > long.Lines || len(short.Scenario.Damage) >= len(long.Scenario.Damage) || len(short.Scenario.Jobs) > 2 {
+	if 2*short.Lines > long.Lines || 4*len(short.Scenario.Damage) > len(long.Scenario.Damage) || len(short.Scenario.Jobs) > 2 {
 		t.Errorf("%d of %d lines, %d of %d damages, %d jobs are left", short.Lines, long.Lines, len(short.Scenario.Damage), len(long.Scenario.Damage), len(short.Scenario.Jobs))
 	}
 	again, err := scenario.Parse("printed", []byte(short.Scenario.Format()))
