@@ -99,6 +99,7 @@ endif
 .PHONY: sim-long
 sim-long: ## fresh simulated sites for HOURS=8, after every seeded fault was looked for in up to 10,000 sites
 	go test ./simulation -count=1 -timeout 0 -v -run '^TestFaults$$' -args -fault-seeds=10000
+	@SEEDS=500 FIRST=$(FIRST) scripts/sim-raft.sh
 	go run ./internal/simrun -for $(HOURS)h -from $(FIRST)
 
 # SECONDS is bash's own variable: make's is told apart by where it was set.
