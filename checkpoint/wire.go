@@ -22,9 +22,10 @@ const (
 	StopTimeout    StopKind = "timeout"
 	StopSuperseded StopKind = "superseded"
 	StopSecurity   StopKind = "security"
+	StopAuthority  StopKind = "authority" // the central daemon's authority ends; the job waits for it
 )
 
-var stopKinds = []StopKind{StopNone, StopCheckpoint, StopSuspend, StopPreempt, StopDrain, StopCancel, StopTimeout, StopSuperseded, StopSecurity}
+var stopKinds = []StopKind{StopNone, StopCheckpoint, StopSuspend, StopPreempt, StopDrain, StopCancel, StopTimeout, StopSuperseded, StopSecurity, StopAuthority}
 
 // Request is `request.json`: what is wanted of the program now. The runner replaces it
 // as a whole; Seq grows with each change.

@@ -185,7 +185,11 @@ func (x *execution) stop(kind, why string) {
 	x.mu.Lock()
 	x.stopped = kind
 	x.mu.Unlock()
-	x.ask(func(a *runner.Attempt) { a.Stop(checkpoint.StopDrain, why) })
+	say := checkpoint.StopDrain
+	if kind == "authority" {
+		say = checkpoint.StopAuthority // the program is told what is the matter (`fyjob why`)
+	}
+	x.ask(func(a *runner.Attempt) { a.Stop(say, why) })
 }
 
 func (x *execution) leaseEnded(why string) {

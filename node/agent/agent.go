@@ -435,9 +435,23 @@ func (s *stepper) refusal(j site.Job) Refusal {
 	}
 	me, _ := s.in.State.Members.Get(s.in.Me)
 	if why := s.in.Caps.Lacks(j.Spec, me.Labels); len(why) > 0 {
-		return Refusal{job.RejectUnsupportedSpec, strings.Join(why, "; ")}
+		return Refusal{s.reasonFor(j.Spec, me), strings.Join(why, "; ")}
 	}
 	return s.room(j.Spec)
+}
+
+// reasonFor names why the machine as it is now cannot serve a spec: what it registered
+// could, so it has changed since (RA-444); only its own rules forbid it; or it never could.
+func (s *stepper) reasonFor(sp job.Spec, me site.Member) job.RejectReason {
+	if me.Digest != (forgeyard.Digest{}) && len(me.Caps.Lacks(sp, me.Labels)) == 0 {
+		return job.RejectCapabilityChanged
+	}
+	open := s.in.Caps
+	open.Networks = append(slices.Clone(open.Networks), sp.Network)
+	if len(open.Lacks(sp, me.Labels)) == 0 {
+		return job.RejectLocalPolicy
+	}
+	return job.RejectUnsupportedSpec
 }
 
 // room is the hard local guard, should the placement have counted wrong (07§224).
@@ -456,9 +470,9 @@ func (s *stepper) room(sp job.Spec) Refusal {
 	case cpu+r.MilliCPU > c.MilliCPU:
 		return Refusal{job.RejectPressure, fmt.Sprintf("%d of %d thousandths of a core are taken, the job asks for %d", cpu, c.MilliCPU, r.MilliCPU)}
 	case mem+r.Memory > c.Memory:
-		return Refusal{job.RejectPressure, fmt.Sprintf("%d of %d bytes of memory are taken, the job asks for %d", mem, c.Memory, r.Memory)}
+		return Refusal{job.RejectPressure, fmt.Sprintf("%d MiB of %d MiB of memory are taken, the job asks for %d MiB", mem>>20, c.Memory>>20, r.Memory>>20)}
 	case disk+r.Disk > c.Disk:
-		return Refusal{job.RejectDisk, fmt.Sprintf("%d of %d bytes of disk are taken, the job asks for %d", disk, c.Disk, r.Disk)}
+		return Refusal{job.RejectDisk, fmt.Sprintf("%d MiB of %d MiB of disk are taken, the job asks for %d MiB", disk>>20, c.Disk>>20, r.Disk>>20)}
 	}
 	return Refusal{}
 }

@@ -325,7 +325,7 @@ func TestReject(t *testing.T) {
 	}{
 		"os":       {func(s *job.Spec) { s.Requires.OS = "darwin" }, nil, "reject unsupported_spec: os is linux, the job requires darwin"},
 		"cpu":      {func(s *job.Spec) { s.Resources.MilliCPU = 3000 }, nil, "reject resource_pressure: 0 of 2000 thousandths of a core are taken, the job asks for 3000"},
-		"disk":     {func(s *job.Spec) { s.Resources.Disk = 200 << 30 }, nil, "reject disk_insufficient: 0 of 107374182400 bytes of disk are taken, the job asks for 214748364800"},
+		"disk":     {func(s *job.Spec) { s.Resources.Disk = 200 << 30 }, nil, "reject disk_insufficient: 0 MiB of 102400 MiB of disk are taken, the job asks for 204800 MiB"},
 		"draining": {nil, func(r *rig) { r.in.Refusing = []Refusal{{job.RejectDraining, "this node drains"}} }, "reject draining: this node drains"},
 		"full": {nil, func(r *rig) {
 			r.running(r.submit(func(s *job.Spec) { s.Resources.MilliCPU = 100 }))
@@ -418,5 +418,26 @@ func TestARepeatedAcceptanceGrantsNothing(t *testing.T) {
 	r.want("kill: the log says that its lease ended")
 	if len(r.book.doubted) != 0 {
 		t.Fatalf("still in doubt: %v", r.book.doubted)
+	}
+}
+
+// RA-444, RA-159, RA-169: a rejection says whether the machine has changed since it
+// registered, only its own rules forbid the work, or it never could do it.
+func TestRejectReasons(t *testing.T) {
+	could := job.Capabilities{OS: "linux", Toolchains: []job.Toolchain{{Name: "gcc"}}, Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict}}}
+	lost := could
+	lost.Toolchains = nil
+	needs := job.Spec{Sandbox: job.SandboxStrict, Network: job.NetworkNone, Requires: job.Requires{Toolchains: []string{"gcc"}}}
+	wide, other := needs, needs
+	wide.Network, other.Requires.OS = job.NetworkHost, "plan9"
+	for _, c := range []struct {
+		now  job.Capabilities
+		spec job.Spec
+		want job.RejectReason
+	}{{lost, needs, job.RejectCapabilityChanged}, {could, wide, job.RejectLocalPolicy}, {could, other, job.RejectUnsupportedSpec}} {
+		s := stepper{in: Input{Caps: c.now}}
+		if got := s.reasonFor(c.spec, site.Member{Caps: could, Digest: forgeyard.Digest{1}}); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.spec.Requires, got, c.want)
+		}
 	}
 }

@@ -181,16 +181,16 @@ func (s *stepper) unavailable(m site.Member) []string {
 
 func noRoom(m site.Member, sp job.Spec, u usage) []string {
 	var why []string
-	over := func(what string, asked, used, has int64) {
+	over := func(what string, unit uint, asked, used, has int64) {
 		if asked > has {
-			why = append(why, fmt.Sprintf("%s: the job asks for %d, the runner has %d", what, asked, has))
+			why = append(why, fmt.Sprintf("%s: the job asks for %d, the runner has %d", what, asked>>unit, has>>unit))
 		} else if asked+used > has {
-			why = append(why, fmt.Sprintf("%s: %d of %d are taken, the job asks for %d", what, used, has, asked))
+			why = append(why, fmt.Sprintf("%s: %d of %d are taken, the job asks for %d", what, used>>unit, has>>unit, asked>>unit))
 		}
 	}
-	over("cpu (thousandths)", sp.Resources.MilliCPU, u.cpu, m.Caps.MilliCPU)
-	over("memory (bytes)", sp.Resources.Memory, u.mem, m.Caps.Memory)
-	over("disk (bytes)", sp.Resources.Disk, u.disk, m.Caps.Disk)
+	over("cpu (thousandths)", 0, sp.Resources.MilliCPU, u.cpu, m.Caps.MilliCPU)
+	over("memory (MiB)", 20, sp.Resources.Memory, u.mem, m.Caps.Memory)
+	over("disk (MiB)", 20, sp.Resources.Disk, u.disk, m.Caps.Disk)
 	if u.jobs >= m.Caps.MaxJobs {
 		why = append(why, fmt.Sprintf("%d of %d jobs run there", u.jobs, m.Caps.MaxJobs))
 	}

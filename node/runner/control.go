@@ -22,7 +22,7 @@ func (o order) strength() int {
 		s = 1
 	case checkpoint.StopSuspend:
 		s = 2
-	case checkpoint.StopPreempt, checkpoint.StopDrain:
+	case checkpoint.StopPreempt, checkpoint.StopDrain, checkpoint.StopAuthority:
 		s = 3
 	case checkpoint.StopTimeout:
 		s = 4
@@ -39,7 +39,7 @@ func (o order) strength() int {
 
 // gives reports whether the stop hands the job back, rather than ending it.
 func (o order) gives() bool {
-	return o.kind == checkpoint.StopSuspend || o.kind == checkpoint.StopPreempt || o.kind == checkpoint.StopDrain
+	return o.kind == checkpoint.StopSuspend || o.kind == checkpoint.StopPreempt || o.kind == checkpoint.StopDrain || o.kind == checkpoint.StopAuthority
 }
 
 // ends reports whether the stop ends the job.
