@@ -160,6 +160,9 @@ func (n *Node) applied(a replica.Applied) {
 		n.link.Changed()
 	case site.MemberSet:
 		go n.mesh.Recheck()
+		if m, _ := a.State.Members.Get(n.enrolment.RunnerID); a.Live && m.Draining {
+			go n.handOver(context.Background())
+		}
 	}
 	n.metrics.applied(a)
 	n.nudge()

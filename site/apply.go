@@ -184,6 +184,7 @@ func (c *change) note(kind, format string, args ...any) {
 	h := slices.Clone(c.History)
 	h = append(h, SiteEvent{Index: c.Step, At: c.at, Kind: kind, Text: forgeyard.Clip(fmt.Sprintf(format, args...), 400)})
 	if len(h) > maxHistory {
+		c.Forgotten = h[len(h)-maxHistory-1].Index
 		h = h[len(h)-maxHistory:]
 	}
 	c.History = h
@@ -384,6 +385,13 @@ func (c *change) memberSet(b MemberSet) error {
 			// revoked by the controllers.
 			c.stopAll(m.Runner, "drain", "the runner was disabled by "+c.by)
 		}
+	}
+	if b.Spare != nil {
+		if !*b.Spare && !m.MayVote {
+			return forgeyard.Errorf("promote", forgeyard.Denied, "%s was enrolled as a runner and holds no site key", m.Name).WithHint("let it join again with a token of role voter")
+		}
+		m.Spare = *b.Spare
+		c.note("member", "%s may vote: %v, by %s", m.Name, !m.Spare, c.by)
 	}
 	if b.Removed != nil && *b.Removed && !m.Removed {
 		if n := c.liveLeases(m.Runner); n > 0 {

@@ -142,6 +142,7 @@ type MemberSet struct {
 	Cancel   bool               `cbor:"3,keyasint,omitempty"` // with Draining: cancel what runs
 	Disabled *bool              `cbor:"4,keyasint,omitempty"`
 	Removed  *bool              `cbor:"5,keyasint,omitempty"`
+	Spare    *bool              `cbor:"6,keyasint,omitempty"` // of log format 2
 }
 
 // Submit puts a run with one job into the queue.

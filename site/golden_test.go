@@ -52,6 +52,9 @@ func TestLaterCommands(t *testing.T) {
 		golden.Fill(t, p.Interface())
 		add(k, p.Elem().Interface().(Body))
 	}
+	var m MemberSet
+	golden.Fill(t, &m)
+	add(kindMemberSet, m)
 	for _, row := range golden.Rows(t, "testdata/commands-later.hex", today) {
 		c, err := Decode(row.Bytes)
 		if err != nil || !bytes.Equal(c.Encode(), row.Bytes) {
@@ -64,7 +67,7 @@ func TestLaterCommands(t *testing.T) {
 // nothing, so that what a site wrote before them keeps its bytes. Whole they are held by
 // TestLaterFields.
 var later = []string{
-	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
+	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 }
 
 // TestLaterFields holds what version 1 did not have: the fields of later, each in the
@@ -73,7 +76,7 @@ func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
 	golden.Fill(t, &given)
-	golden.Fill(t, &im.Members, "Session.Formats")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)

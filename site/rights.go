@@ -47,7 +47,7 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 		}
 		return AnyMember, ""
 	case MemberSet:
-		if b.Disabled == nil && b.Removed == nil {
+		if b.Disabled == nil && b.Removed == nil && b.Spare == nil {
 			return Itself, b.Runner // draining oneself
 		}
 	}

@@ -73,6 +73,7 @@ type State struct {
 	EndedSeq uint64                      // jobs that ever ended
 
 	Format     Format     // of the log; see LogFormat
+	Forgotten  uint64     // number of the last event that is no longer in History
 	Recoveries []Recovery // how the incarnation grew, oldest first, bounded by maxRecoveries
 }
 
@@ -96,6 +97,7 @@ type Member struct {
 	Token    forgeyard.TokenID  `cbor:"16,keyasint,omitempty"` // it came in with
 	Order    uint64             `cbor:"17,keyasint"`           // step of the enrolment: the order of promotion
 	Silent   forgeyard.Wall     `cbor:"18,keyasint,omitempty"` // since when the leader does not hear it; zero: it does
+	Spare    bool               `cbor:"19,keyasint,omitempty"` // an operator took its vote: it gets none by itself
 }
 
 // Session is one process of a member (07§7).

@@ -19,6 +19,7 @@ func (a *app) siteCommand() *cobra.Command {
 	cfg := a.Build(cli.Command{Use: "config", Short: "Show and change the site's policy"})
 	cfg.AddCommand(a.configGet(), a.configSet())
 	g.AddCommand(a.siteStatus(), a.siteMembers(), a.siteEvents(), a.memberSet("site", "remove", "Remove a node that holds no lease from the site, for good"), cfg,
+		a.memberSet("site", "promote", "Let a node vote again that was demoted"), a.memberSet("site", "demote", "Take a node's vote; it keeps its copy of the log and gets no vote by itself"),
 		a.siteBackup(), a.siteRestore(), a.siteRecover(), a.siteRejoin())
 	return g
 }
@@ -54,6 +55,9 @@ func siteStatus(p *cli.Page, s *forgeyardv1.SiteStatus) {
 	p.Fact("jobs", "%d queued, %d running, %d suspended, %d unknown, %d ended", j.GetQueued(), j.GetRunning(), j.GetSuspended(), j.GetUnknown(), j.GetEnded())
 	d := s.Devices
 	p.Fact("devices", "%d available, %d leased, %d quarantined, %d other", d.GetAvailable(), d.GetLeased(), d.GetQuarantined(), d.GetOther())
+	for _, a := range s.Advice {
+		p.Fact("advice", "%s", a)
+	}
 	p.Fact("as of", "%s", cli.At(s.AsOf))
 	p.Line("")
 	members(p, s.Members)

@@ -32,6 +32,7 @@ var (
 	withheld = []string{
 		"NodeService/Drain", "NodeService/Resume",
 		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetConfig", "SiteService/SetMember",
+		"SiteService/Backup", "SiteService/Recover",
 		"JobService/Submit", "JobService/Cancel", "JobService/RevokeLease",
 		"ContentService/Put", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC",
 		"DeviceService/Lease", "DeviceService/Release", "DeviceService/SetHealth", "DeviceService/Console",

@@ -23,7 +23,7 @@ func TestMayRemove(t *testing.T) {
 		"the dead one of three":     {[]*forgeyardv1.Member{m("x", true, "dead"), m("b", true, "alive"), m("c", true, "alive")}, true},
 		"a non-voter":               {[]*forgeyardv1.Member{m("x", false, "alive"), m("b", true, "alive")}, true},
 	} {
-		if err := mayRemove(c.all, "x"); (err == nil) != c.ok || (err != nil && forgeyard.KindOf(err) != forgeyard.Conflict) {
+		if err := mayRemove("remove", c.all, "x"); (err == nil) != c.ok || (err != nil && forgeyard.KindOf(err) != forgeyard.Conflict) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
@@ -71,6 +72,7 @@ func (s siteService) Status(ctx context.Context, _ *connect.Request[forgeyardv1.
 			v.Leader = &forgeyardv1.SiteStatus_LeaderRef{RunnerId: m.RunnerId, Name: m.Name}
 		}
 	}
+	v.Advice = advice(v.Members, st.Config.Voters)
 	return connect.NewResponse(v), nil
 }
 
@@ -118,6 +120,12 @@ func (s siteService) Events(ctx context.Context, r *connect.Request[forgeyardv1.
 	for {
 		changed := s.n.Changed()
 		st := s.n.Site()
+		if lost := st.EventsLost(after); lost > 0 {
+			text := fmt.Sprintf("events up to %d are not kept any more; what follows is complete", lost)
+			if err := out.Send(&forgeyardv1.SiteEvent{Index: lost, At: timestamppb.New(s.n.Wall()), Kind: "gap", Text: text}); err != nil {
+				return err
+			}
+		}
 		for _, e := range st.SiteEvents(after) {
 			if r.Msg.Kind != "" && e.Kind != r.Msg.Kind {
 				continue
@@ -216,13 +224,23 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		b.Disabled = &yes
 	case "enable":
 		b.Disabled = &no
+	case "promote":
+		if err := mayPromote(s.n.Members(), string(m.Runner), s.n.Site().Config.Voters); err != nil {
+			return nil, err
+		}
+		b.Spare = &no
+	case "demote":
+		if err := mayRemove("demote", s.n.Members(), string(m.Runner)); err != nil {
+			return nil, err
+		}
+		b.Spare = &yes
 	case "remove":
-		if err := mayRemove(s.n.Members(), string(m.Runner)); err != nil {
+		if err := mayRemove("remove", s.n.Members(), string(m.Runner)); err != nil {
 			return nil, err
 		}
 		b.Removed = &yes
 	default:
-		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable or remove", forgeyard.Clip(r.Msg.Action, 40))
+		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, promote, demote or remove", forgeyard.Clip(r.Msg.Action, 40))
 	}
 	before := memberOf(s.n.Members(), string(m.Runner))
 	if _, err := propose(ctx, s.n, b); err != nil {
@@ -248,7 +266,7 @@ func memberOf(all []*forgeyardv1.Member, id string) *forgeyardv1.Member {
 
 // mayRemove refuses a removal after which the site could not decide anything: without a
 // voter, or without a majority of those that remain alive. Nothing would bring it back.
-func mayRemove(all []*forgeyardv1.Member, id string) error {
+func mayRemove(op string, all []*forgeyardv1.Member, id string) error {
 	voters, alive, votes := 0, 0, false
 	for _, m := range all {
 		switch {
@@ -265,9 +283,9 @@ func mayRemove(all []*forgeyardv1.Member, id string) error {
 	case !votes:
 		return nil
 	case voters == 0:
-		return forgeyard.Errorf("remove", forgeyard.Conflict, "it is the only voter: the site would end with it").WithHint("let two more nodes join first")
+		return forgeyard.Errorf(op, forgeyard.Conflict, "it is the only voter: the site would end with it").WithHint("let two more nodes join first")
 	case 2*alive <= voters:
-		return forgeyard.Errorf("remove", forgeyard.Conflict, "only %d of the %d voters that would remain are alive, which is no majority", alive, voters).WithHint("bring the missing ones back, or remove those first")
+		return forgeyard.Errorf(op, forgeyard.Conflict, "only %d of the %d voters that would remain are alive, which is no majority", alive, voters).WithHint("bring the missing ones back, or remove those first")
 	}
 	return nil
 }
@@ -298,6 +316,48 @@ func (s siteService) Backup(ctx context.Context, _ *connect.Request[forgeyardv1.
 func (s siteService) Recover(ctx context.Context, r *connect.Request[forgeyardv1.RecoverRequest]) (*connect.Response[forgeyardv1.RecoverResponse], error) {
 	out, err := s.n.Recover(ctx, person, r.Msg.Force)
 	return respond(out, err)
+}
+
+// mayPromote refuses a vote that the site has no place for, or that the node cannot carry.
+func mayPromote(all []*forgeyardv1.Member, id string, bound int) error {
+	voters := 0
+	for _, m := range all {
+		switch {
+		case m.Voter && m.RunnerId == id:
+			return nil // it has one
+		case m.Voter:
+			voters++
+		case m.RunnerId == id && m.State != "alive":
+			return forgeyard.Errorf("promote", forgeyard.Conflict, "%s is %s, a voter must be alive", m.Name, m.State).WithHint("start it first")
+		}
+	}
+	if voters >= bound {
+		return forgeyard.Errorf("promote", forgeyard.Conflict, "the site has %d voters, its bound is %d", voters, bound).WithHint("demote another first, or raise it: forgeyard-node site config set voters %d", bound+2)
+	}
+	return nil
+}
+
+// advice says what the site cannot survive as it is, and what to do.
+func advice(members []*forgeyardv1.Member, bound int) []string {
+	var out []string
+	n, voters := 0, 0
+	for _, m := range members {
+		n++
+		if m.Voter {
+			voters++
+		}
+	}
+	switch {
+	case n == 1:
+		out = append(out, "one node: the site stops when it does; add two")
+	case n == 2:
+		out = append(out, "two nodes: a second vote would only be a second way to stop, so one of them votes and the site stops when that one does; add a third")
+	case voters%2 == 0:
+		out = append(out, fmt.Sprintf("%d voters survive the loss of as many as %d would: add one, or demote one", voters, voters-1))
+	case voters < bound:
+		out = append(out, fmt.Sprintf("%d voters of %d: the others are not ready, or may not vote; forgeyard-node site members shows them", voters, bound))
+	}
+	return out
 }
 
 type uplinkService struct{ n Node }

@@ -50,6 +50,7 @@ type VoterRole string
 const (
 	Voter    VoterRole = "voter"
 	NonVoter VoterRole = "nonvoter"
+	Spare    VoterRole = "spare" // a voter that keeps the log and loses its vote
 	Gone     VoterRole = "gone"
 )
 
@@ -108,6 +109,8 @@ type Memory struct {
 	Elected forgeyard.Instant
 	leases  map[forgeyard.LeaseID]holder
 	runners map[forgeyard.RunnerID]Sign
+	returns map[forgeyard.RunnerID]back
+	gap     time.Duration // a longer silence is a loss; set by Step
 	avoided map[avoidKey]forgeyard.Instant
 	devices map[forgeyard.DeviceLeaseID]forgeyard.Instant // first seen here
 
@@ -133,6 +136,7 @@ func NewMemory(now forgeyard.Instant) *Memory {
 	return &Memory{
 		Elected: now, leases: map[forgeyard.LeaseID]holder{}, runners: map[forgeyard.RunnerID]Sign{}, avoided: map[avoidKey]forgeyard.Instant{},
 		devices: map[forgeyard.DeviceLeaseID]forgeyard.Instant{}, sessions: map[forgeyard.RunnerID]seenSession{}, disabled: map[forgeyard.LeaseID]forgeyard.Instant{},
+		returns: map[forgeyard.RunnerID]back{},
 	}
 }
 
@@ -193,7 +197,18 @@ func (m *Memory) forget(s *site.State, leased int) {
 }
 
 // Hello counts a sign of life of a runner.
-func (m *Memory) Hello(r forgeyard.RunnerID, s Sign) { m.runners[r] = s }
+func (m *Memory) Hello(r forgeyard.RunnerID, s Sign) {
+	if prev, ok := m.runners[r]; ok && m.gap > 0 && (s.At.Sub(prev.At) > m.gap || s.Session != prev.Session) {
+		m.returns[r] = back{times: m.returns[r].times + 1, since: s.At}
+	}
+	m.runners[r] = s
+}
+
+// back is how often a runner was lost and came back in this leadership, and when last.
+type back struct {
+	times int
+	since forgeyard.Instant
+}
 
 // Runner returns the last sign of a runner.
 func (m *Memory) Runner(r forgeyard.RunnerID) (Sign, bool) { s, ok := m.runners[r]; return s, ok }
@@ -272,6 +287,7 @@ func (m *Memory) mark(id forgeyard.LeaseID, on bool) {
 // Step returns what the leader should do now, and when to look again at the latest.
 func Step(now forgeyard.Instant, in Input) ([]Effect, forgeyard.Instant) {
 	s := stepper{now: now, in: in, wake: now.Add(idleLook)}
+	in.Mem.gap = heardWithin * in.State.Config.Lease.Renew
 	s.survey()
 	if in.State.Site == "" {
 		return nil, s.wake

@@ -25,6 +25,7 @@ func TestCopyIsWhole(t *testing.T) {
 		func(m *Memory) { m.Elected++ }, func(m *Memory) { m.mark("l", true) }, func(m *Memory) { m.Hello("r", Sign{Session: "t", At: 2}) },
 		func(m *Memory) { m.avoided[avoidKey{"j", "r", 4}]++ }, func(m *Memory) { delete(m.devices, "d") },
 		func(m *Memory) { m.sessions["r"] = seenSession{"s", 8} }, func(m *Memory) { delete(m.disabled, "l") }, func(m *Memory) { m.ready++ },
+		func(m *Memory) { m.returns["r"] = back{times: 2} }, func(m *Memory) { m.gap++ },
 	}
 	if n := reflect.TypeFor[Memory]().NumField(); n != len(changes) {
 		t.Fatalf("a memory has %d fields, %d are tried here", n, len(changes))

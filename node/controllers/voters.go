@@ -39,15 +39,65 @@ func (s *stepper) voters() {
 		case !ok && s.fresh(m):
 			s.effects = append(s.effects, SetVoter{m.Runner, m.Peer, NonVoter})
 			return
-		case ok && !g.Voter && m.MayVote && g.Behind <= caughtUp && s.fit(m) && !m.Draining:
+		case ok && g.Voter && m.Spare && voting > 1:
+			s.effects = append(s.effects, SetVoter{m.Runner, m.Peer, Spare})
+			return
+		case ok && !g.Voter && m.MayVote && !m.Spare && g.Behind <= caughtUp && s.fit(m) && s.steady(m) && !m.Draining:
 			ready = append(ready, m)
 		}
+	}
+	if len(ready) > 0 && s.replaceDead(in, voting) {
+		return
 	}
 	want := s.in.State.Config.Voters
 	odd := voting%2 == 1
 	if voting < want && (len(ready) >= 2 || (len(ready) == 1 && !odd)) {
 		s.effects = append(s.effects, SetVoter{ready[0].Runner, ready[0].Peer, Voter})
 	}
+}
+
+// replaceDead takes the vote of one that was silent for long, where a steady spare is there
+// to get it: never so that the voters that are alive would be no majority of the rest.
+func (s *stepper) replaceDead(in map[forgeyard.RunnerID]GroupMember, voting int) bool {
+	alive := 0
+	var dead []site.Member
+	for _, m := range byEnrolment(s.in.State) {
+		switch {
+		case !in[m.Runner].Voter:
+		case s.fresh(m):
+			alive++
+		case s.dead(m):
+			dead = append(dead, m)
+		}
+	}
+	if len(dead) == 0 || 2*alive <= voting-1 {
+		return false
+	}
+	s.effects = append(s.effects, SetVoter{dead[0].Runner, dead[0].Peer, Spare})
+	return true
+}
+
+// Lengths of silence and of steadiness, in renewal intervals.
+const (
+	deadAfter   = 12 // a voter that was silent for so long may be replaced
+	steadyAfter = 6  // who was lost once must be heard for so long before it gets a vote
+	mostReturns = 4  // each further loss makes it four times as long, up to here
+)
+
+func (s *stepper) dead(m site.Member) bool {
+	sign, _ := s.in.Mem.Runner(m.Runner)
+	return s.now.Sub(max(sign.At, s.in.Mem.Elected)) > deadAfter*s.in.State.Config.Lease.Renew
+}
+
+// steady reports whether a member was heard without a break for long enough, if this
+// leader ever lost it: one that comes and goes is not given a vote.
+func (s *stepper) steady(m site.Member) bool {
+	b := s.in.Mem.returns[m.Runner]
+	if b.times == 0 {
+		return true
+	}
+	need := steadyAfter * s.in.State.Config.Lease.Renew << (2 * (min(b.times, mostReturns) - 1))
+	return s.now.Sub(b.since) >= need
 }
 
 // format moves the log's format up by one when every voter reads the next (07§206). The

@@ -43,6 +43,7 @@ type Group interface {
 	Stats() consensus.Stats
 	AddNonvoter(ctx context.Context, id, addr string) error
 	Promote(ctx context.Context, id string) error
+	Demote(ctx context.Context, id string) error
 	Remove(ctx context.Context, id string) error
 }
 
@@ -261,6 +262,8 @@ func (l *Leadership) reshape(ctx context.Context, e controllers.SetVoter) error 
 		return l.cfg.Group.Promote(ctx, string(e.Runner))
 	case controllers.NonVoter:
 		return l.cfg.Group.AddNonvoter(ctx, string(e.Runner), e.Peer)
+	case controllers.Spare:
+		return l.cfg.Group.Demote(ctx, string(e.Runner))
 	default:
 		return l.cfg.Group.Remove(ctx, string(e.Runner))
 	}

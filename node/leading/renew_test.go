@@ -33,6 +33,7 @@ func (c *calls) Stats() consensus.Stats {
 }
 func (c *calls) AddNonvoter(context.Context, string, string) error { return nil }
 func (c *calls) Promote(context.Context, string) error             { return nil }
+func (c *calls) Demote(context.Context, string) error              { return nil }
 func (c *calls) Remove(context.Context, string) error              { return nil }
 func (c *calls) State() *site.State                                { return &site.State{} }
 func (c *calls) Changed() <-chan struct{}                          { return nil }
