@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -59,7 +58,7 @@ func (t *trio) start(log string, c *exec.Cmd) error {
 	}
 	defer f.Close()
 	c.Stdout, c.Stderr = f, f
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	c.SysProcAttr = dieWithParent()
 	t.procs = append(t.procs, c)
 	return c.Start()
 }
