@@ -71,7 +71,7 @@ replay() { # replay SEED FAULT: plays twice, under different surroundings
   local a=$out/replay.1 b=$out/replay.2
   "${run[@]}" -test.v -test.run '^TestSeed$' "-seed=$1" "-fault=$2" >"$a" 2>&1 || true
   (cd / && env "SOME_OTHER=$RANDOM" "${run[@]}" -test.v -test.run '^TestSeed$' "-seed=$1" "-fault=$2" >"$b" 2>&1) || true
-  trace() { sed -n '/^ *0\.000000s/,/^TRACE/p' "$1"; }
+  trace() { sed -n '/^ *0\.000000s/,/^TRACE/p; /^TRACE/q' "$1"; }
   if ! cmp <(trace "$a") <(trace "$b") || ! grep -q '^TRACE b3:' "$a"; then
     echo "sim-raft: seed $1 (fault: ${2:-none}) does not replay: see $a and $b" >&2
     exit 1
