@@ -142,6 +142,9 @@ func (c *client) settle() {
 			c.undrain(r)
 		}
 	}
+	if c.leaving != nil && !c.leaving.gone {
+		c.remove(c.leaving) // whoever was asked may have died with the question
+	}
 	c.mend()
 }
 
