@@ -189,7 +189,7 @@ func TestIngestTakesOneAndManyInputs(t *testing.T) {
 	}
 }
 
-// TestRunFieldsReachTheJob: RS-023 to RS-026, decision 21; none is dropped in silence.
+// TestRunFieldsReachTheJob: RS-023–026, decision 21; none is dropped in silence.
 func TestRunFieldsReachTheJob(t *testing.T) {
 	s, err := parse(t, minimal+"harness: process\nmodel: m1\nguidance: be careful\nauto_commit: false\n").Spec(nil)
 	if err != nil || s.Sandbox != SandboxProcess || s.Model != "m1" || s.Guidance != "be careful" || !s.NoCommit {

@@ -121,6 +121,16 @@ const (
 	Internal          FailureCategory = "internal"
 )
 
+// Known reports whether the category is one of those above: the ledger holds no other.
+func (c FailureCategory) Known() bool {
+	switch c {
+	case WorkloadFailed, TimedOut, OutOfMemory, DiskFull, InputFetch, CorruptInput, PreparationFailed, SandboxSetup,
+		OutputInvalid, DeviceFailed, DeviceHostLost, RunnerLost, InterruptedBudget, SpecInvalid, AuthorityEnded, Internal:
+		return true
+	}
+	return false
+}
+
 // RetryElsewhere reports whether a failure says nothing about the work itself,
 // so that another runner may try without charging the failure budget (decision 6).
 func (c FailureCategory) RetryElsewhere() bool {

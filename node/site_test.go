@@ -92,8 +92,8 @@ func TestRestartOfAll(t *testing.T) {
 	}
 }
 
-// A cancelled job ends as cancelled once its tree is dead, and a second cancel changes
-// nothing (RSE).
+// A cancelled job ends as cancelled once its tree is dead, as its holder has confirmed
+// (RS-089, RS-099), and a second cancel changes nothing (RS-062).
 func TestCancelRunning(t *testing.T) {
 	one := makeSite(t, 1)[0]
 	_, id := one.submit(strings.Replace(helloJob, "echo hello", "sleep 600; echo hello", 1))
@@ -112,7 +112,7 @@ func TestCancelRunning(t *testing.T) {
 }
 
 // Attach streams a run's events from 1 without a gap until the terminal one, which is
-// the last (RS-007).
+// the last, and ends there (RS-007, RS-078, RS-079).
 func TestAttachHasNoGap(t *testing.T) {
 	one := makeSite(t, 1)[0]
 	run, _ := one.submit(helloJob)

@@ -1,31 +1,35 @@
 #!/usr/bin/env bash
 # Lists the requirement rows and cases that no test mentions.
 #
-#   scripts/coverage-rows.sh DIR
+#   scripts/coverage-rows.sh DIR      (make coverage-rows ROWS=DIR)
 #
-# DIR holds requirements/*.md and cases/*.md, whose table rows open with an id:
-# | RA-212 | ... or | E08 | ... They are kept apart from this repository. A test
-# mentions a row when the id stands in a _test.go file or below a testdata folder.
+# DIR is the folder above requirements/*.md and cases/*.md, whose table rows open with
+# an id: | RA-212 | ... or | E08 | ... They are kept apart from this repository. A test
+# mentions a row when the id stands in a _test.go file, in a suite that such files run
+# (castest, exectest), or below a testdata folder, alone or in a range, RA-307–310.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=${1:-}
 if [ -z "$dir" ]; then
-  echo "coverage-rows: say where the rows are: make coverage-rows ROWS=DIR (with requirements/*.md and cases/*.md)" >&2
+  echo "coverage-rows: say where the rows are: make coverage-rows ROWS=DIR; DIR is the folder above requirements/*.md and cases/*.md" >&2
   exit 2
 fi
 
 rows=$(grep -rhoE --include='*.md' '^\| *(RA|CK|RS)-[0-9]{3} *\||^\| *[A-Z][0-9]{2} *\|' "$dir/requirements" "$dir/cases" 2>/dev/null | tr -d '| ' | sort -u || true)
 if [ -z "$rows" ]; then
-  echo "coverage-rows: no rows in $dir/requirements/*.md and $dir/cases/*.md" >&2
+  echo "coverage-rows: no rows in $dir/requirements/*.md and $dir/cases/*.md; DIR is the folder above both" >&2
   exit 1
 fi
 
-# An id in a test's name is written without its hyphen, or with an underscore.
+# An id in a test's name is written without its hyphen, or with an underscore. A range
+# names every row from its first to its last.
+ids='(RA|CK|RS)[-_]?[0-9]{3}((-|–)((RA|CK|RS)-)?[0-9]{3})?|[A-Z][0-9]{2}'
 mentions=$({
-  find . -name '*_test.go' -not -path './.*' -print0
+  find . \( -name '*_test.go' -o -path '*/?*test/*.go' \) -not -path './.*' -print0
   find . -path '*/testdata/*' -type f \( -name '*.txt' -o -name '*.txtar' \) -not -path './.*' -print0
-} | xargs -0 -r grep -hoE '(^|[^A-Za-z0-9]|_|[a-z])((RA|CK|RS)[-_]?[0-9]{3}|[A-Z][0-9]{2})([^0-9]|$)' |
-  grep -oE '(RA|CK|RS)[-_]?[0-9]{3}|[A-Z][0-9]{2}' | sed -E 's/^(RA|CK|RS)[-_]?/\1-/' | sort -u || true)
+} | LC_ALL=C xargs -0 -r grep -hoP "(?<![A-Z0-9])(?:$ids)(?![0-9])" |
+  sed -E 's/^(RA|CK|RS)[-_]?/\1-/; s/–((RA|CK|RS)-)?/ /; s/^(..-[0-9]{3})-((RA|CK|RS)-)?/\1 /' |
+  awk 'NF == 2 { for (n = substr($1, 4) + 0; n <= $2 + 0; n++) printf "%s-%03d\n", substr($1, 1, 2), n; next } { print $1 }' | sort -u || true)
 
 missing=$(comm -23 <(printf '%s\n' "$rows") <(printf '%s\n' "$mentions"))
 printf '%s\n' "$missing" | sed '/^$/d'

@@ -155,9 +155,12 @@ func (c *change) cancel(b Cancel) (Cancelling, error) {
 	if j.CancelAt != 0 && (j.Force || !b.Force) {
 		return Cancelling{Changed: false, Status: j.Status}, nil
 	}
-	j.CancelAt, j.CancelBy, j.Force = c.at, c.by, b.Force
+	if j.CancelAt == 0 || !c.Allows(FormatLeases) { // one that only presses harder is not the first request
+		j.CancelAt, j.CancelBy = c.at, c.by
+	}
+	j.Force = b.Force
 	if r, ok := c.Runs.Get(j.Run); ok {
-		r.CancelAt = c.at
+		r.CancelAt = j.CancelAt
 		c.event(&r, job.EventStatus, r.Status, "cancellation requested")
 		c.Runs = c.Runs.Put(r.ID, r)
 	}

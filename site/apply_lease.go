@@ -474,6 +474,9 @@ func invalidResult(j Job, r job.Result) string {
 
 func (c *change) accepted(j *Job, b Complete) {
 	res := b.Result
+	if res.Outcome == job.OutcomeFailed && !res.Category.Known() && c.Allows(FormatLeases) {
+		res.Category = job.Internal // what failed is told in a word that everybody knows
+	}
 	if j.Status == job.Unknown {
 		j.Interruptions-- // the doubt ended in order: it was no interruption
 	}

@@ -278,6 +278,7 @@ func (c *chaos) step(t *testing.T) {
 		c.checkJob(t, before, j)
 	}
 	c.checkRest(t, before, raw)
+	c.checkLedger(t, before)
 }
 
 func (c *chaos) checkJob(t *testing.T, before *State, j Job) {

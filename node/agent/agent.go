@@ -124,6 +124,7 @@ type entry struct {
 	stale     bool              // we were told so: over, for good
 	told      bool              // a renewal was answered with Cancel
 	cancelled bool
+	forced    bool // the cancellation that was passed on was by force
 	stopped   bool
 	handing   bool
 	spec      job.Resources
@@ -387,8 +388,7 @@ func (s *stepper) look(j site.Job) {
 	case e.stage == held && j.Lease.State == lease.Accepted && s.book.Deadline(id) > s.now:
 		if j.CancelAt != 0 || e.told { // a cancel while unstarted is applied before the start (K10)
 			if !e.cancelled {
-				e.cancelled = true
-				s.do(Cancel{Lease: id, Force: j.Force, Why: whyCancelled(j)})
+				s.cancel(e, j)
 			}
 			return
 		}
@@ -399,13 +399,24 @@ func (s *stepper) look(j site.Job) {
 	if e.stage != running {
 		return
 	}
-	if (j.CancelAt != 0 || e.told) && !e.cancelled {
-		e.cancelled = true
-		s.do(Cancel{Lease: id, Force: j.Force, Why: whyCancelled(j)})
-	} else if j.StopKind != "" && !e.stopped {
+	if (j.CancelAt != 0 || e.told) && s.cancel(e, j) {
+		return
+	}
+	if j.StopKind != "" && !e.stopped {
 		e.stopped = true
 		s.do(Stop{Lease: id, Kind: j.StopKind, Why: j.StopReason})
 	}
+}
+
+// cancel passes a cancellation on, once, and once more when somebody presses harder: the
+// grace that the workload was given ends then.
+func (s *stepper) cancel(e *entry, j site.Job) bool {
+	if e.cancelled && (e.forced || !j.Force) {
+		return false
+	}
+	e.cancelled, e.forced = true, j.Force
+	s.do(Cancel{Lease: e.authority.Lease, Force: j.Force, Why: whyCancelled(j)})
+	return true
 }
 
 // whyCancelled is for the result. Where our own copy of the log has not seen who asked for

@@ -69,6 +69,8 @@ func (r *rig) step() string {
 			out = append(out, fmt.Sprintf("reject %s: %s", e.Reason, e.Detail))
 		case Stop:
 			out = append(out, "stop "+e.Kind)
+		case Cancel:
+			out = append(out, strings.TrimSpace("cancel "+map[bool]string{true: "by force"}[e.Force]))
 		default:
 			out = append(out, strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", e), "agent.")))
 		}
@@ -255,7 +257,7 @@ func TestTheLogEndsIt(t *testing.T) {
 }
 
 // K10: a cancellation that comes while unstarted is applied before the start; while
-// running, once.
+// running, once, and once more by force when somebody no longer waits for the grace.
 func TestCancel(t *testing.T) {
 	r := newRig(t)
 	a := r.offer(r.submit(nil))
@@ -269,6 +271,9 @@ func TestCancel(t *testing.T) {
 	b := r.running(r.submit(nil))
 	r.apply(site.Cancel{Job: b.Job})
 	r.want("cancel")
+	r.want("")
+	r.apply(site.Cancel{Job: b.Job, Force: true})
+	r.want("cancel by force")
 	r.want("")
 }
 

@@ -260,7 +260,8 @@ func output(t *testing.T, b *Bench) {
 }
 
 // daemons: a process that left its parent, its session and its process group
-// dies with the tree (RA-218, RA-219).
+// dies with the tree (RA-218, RA-219, RS-069, RS-071), and Kill returns when it is dead and
+// not before (RS-070, RS-072, RS-090).
 func daemons(t *testing.T, b *Bench) {
 	mark := filepath.Base(b.Root) + "-daemon"
 	r := b.MustStart(fmt.Sprintf(`(setsid sh -c 'echo born; while :; do sleep 1; done; : %s' </dev/null & ) & wait; sleep 0.1; exit 0`, mark))
@@ -273,7 +274,8 @@ func daemons(t *testing.T, b *Bench) {
 	}
 }
 
-// respawn: children that fork faster than a list is read.
+// respawn: children that fork faster than a list is read: a tree is frozen before it is
+// killed (RS-068).
 func respawn(t *testing.T, b *Bench) {
 	mark := filepath.Base(b.Root) + "-respawn"
 	script := fmt.Sprintf(`f() { trap '' TERM; while :; do (setsid sh -c 'sleep 0.01; : %s' &) ; done; }; f & f & echo going; wait`, mark)
@@ -356,7 +358,8 @@ func limits(t *testing.T, b *Bench) {
 	}
 }
 
-// reap: what a runner finds again after its own restart.
+// reap: what a runner finds again after its own restart is ended, by number and birth, and
+// nothing else is (RA-301, RS-067).
 func reap(t *testing.T, b *Bench) {
 	mark := filepath.Base(b.Root) + "-orphan"
 	r := b.MustStart(fmt.Sprintf(`(setsid sh -c 'echo born; while :; do sleep 1; done; : %s' &); exec sleep 1000`, mark))
