@@ -72,7 +72,7 @@ func (g *oneLog) Propose(_ context.Context, b []byte) (consensus.Result, error) 
 // the log is one that can be told to fail.
 func halfNode(t *testing.T) (*Node, *oneLog, completion) {
 	t.Helper()
-	n := &Node{clock: bubbleClock{time.Now()}, log: slog.New(slog.DiscardHandler), replica: replica.New(), local: newLocal(), kick: make(chan struct{}, 1), session: "one"}
+	n := &Node{clock: bubbleClock{time.Now()}, log: slog.New(slog.DiscardHandler), replica: replica.New(), local: newLocal(), backlog: newBacklog(), kick: make(chan struct{}, 1), session: "one"}
 	n.metrics = newMetrics(n)
 	g := &oneLog{r: n.replica, requests: map[forgeyard.MessageID]int{}}
 	n.proposer = &replica.Proposer{Group: g, Self: "me", Clock: n.clock, By: "test", NewID: func() forgeyard.MessageID { return forgeyard.MessageID(NewID(n.clock)) }}
