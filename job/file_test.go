@@ -80,6 +80,7 @@ func TestInterfaceExampleParses(t *testing.T) {
 	}
 }
 
+// RA-308: work that asks for nothing gets a short grace when its runner hears nothing.
 func TestDefaultsAreWrittenIntoTheSpec(t *testing.T) {
 	s, err := parse(t, minimal).Spec(nil)
 	if err != nil {

@@ -57,11 +57,14 @@ func joinSite(t *testing.T) (*Mesh, *fakeLog, Token) {
 	tok := testToken(t, s)
 	l := &fakeLog{t: t, site: s, hash: SecretHash(tok.Secret), uses: 1, given: map[peer.ID]Enrolment{}}
 	m.ServeJoin(l.admit)
-	// The first peer of the token is gone; the second answers.
+	// The first peer of the token is gone; the second answers (RA-324).
 	tok.Peers = []PeerAddr{{PeerID: tok.Peers[0].PeerID, Addrs: []string{"/ip4/127.0.0.1/tcp/1"}}, {PeerID: m.PeerID(), Addrs: m.Addrs()}}
 	return m, l, tok
 }
 
+// RA-072, RA-073: an operator's token is all that a new node begins with; shown to a member
+// once, it binds a RunnerID to the node's own key, and what comes back is the credential that
+// every member lets it in by. None of it is the agent's: it is done before there is one.
 func TestJoin(t *testing.T) {
 	m, l, tok := joinSite(t)
 	id, err := NewIdentity()

@@ -230,6 +230,8 @@ func (c fakeConn) RemotePeer() peer.ID        { return c.id }
 func (fakeConn) GetStreams() []network.Stream { return nil }
 func (fakeConn) Close() error                 { return nil }
 
+// RA-091: whoever cannot show a credential of this site, of its own key and still good, does
+// not come far enough to register.
 func TestCredentialsThatAreRefused(t *testing.T) {
 	north, south := newTestSite(t, "north"), newTestSite(t, "south")
 	now := time.Now()
@@ -278,6 +280,8 @@ func dialErr(t *testing.T, a, b *Mesh) error {
 	return err
 }
 
+// RA-093: no version in common is a refusal that says so; of those in common the highest is
+// spoken.
 func TestVersionsMustOverlap(t *testing.T) {
 	s := newTestSite(t, "north")
 	a, b := start(t, s.member(t)), start(t, s.member(t))
@@ -342,6 +346,8 @@ func TestRevocationDropsLiveConnections(t *testing.T) {
 	wantKind(t, dialErr(t, a, b), forgeyard.Denied)
 }
 
+// RA-074: a new credential is installed while connections live, and what goes on over them
+// goes on past the end of the old one.
 func TestCredentialExpiresOnLiveConnection(t *testing.T) {
 	s := newTestSite(t, "north")
 	ca, cb := s.member(t), s.member(t)

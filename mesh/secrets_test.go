@@ -153,6 +153,8 @@ func TestIdentityIsMadeOnce(t *testing.T) {
 	wantKind(t, err, forgeyard.Corrupt)
 }
 
+// RA-079, RA-082: an enrolment is good with the key it was given to and with no other, so
+// that a machine which looks the same, or has a copy of this file, is not this runner.
 func TestEnrolmentFile(t *testing.T) {
 	s := newTestSite(t, "north")
 	dir := t.TempDir()

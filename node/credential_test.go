@@ -2,6 +2,7 @@ package node
 
 import (
 	"crypto/ed25519"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,5 +50,28 @@ func TestE10RenewedCredentialLastsLonger(t *testing.T) {
 	}
 	if err := lastsLonger([]byte("noise"), has); err == nil {
 		t.Error("noise is a credential")
+	}
+}
+
+// RA-075: doctor and health warn weeks before a credential ends, when its renewal is overdue,
+// and say that it has ended when it has.
+func TestCredentialWarns(t *testing.T) {
+	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	for left, want := range map[time.Duration]string{
+		credentialLife: checkOK, credentialRenew: checkOK, credentialRenew/2 - time.Second: checkWarn, time.Second: checkWarn, 0: checkFail, -time.Hour: checkFail,
+	} {
+		c := check("credential")
+		sayCredential(c, now.Add(left), now)
+		if c.Status != want || (want == checkOK) != (c.Fix == "") {
+			t.Errorf("%s left: %s, %q", left, c.Status, c.Fix)
+		}
+	}
+}
+
+// RA-086: programs read these words in `status`; a word that changes breaks them.
+func TestStateWords(t *testing.T) {
+	has := []string{StateStarting, StateConnecting, StateRegistering, StateOnline, StateDraining, StateReconnecting, StateShuttingDown, StateOffline}
+	if want := []string{"starting", "connecting", "registering", "online", "draining", "reconnecting", "shutting_down", "offline"}; !slices.Equal(has, want) {
+		t.Errorf("%q, promised are %q", has, want)
 	}
 }

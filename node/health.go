@@ -180,15 +180,20 @@ func (n *Node) checkCredential() *forgeyardv1.Health_Check {
 		c.Status, c.Detail = checkFail, err.Error()
 		return c
 	}
-	left := cred.NotAfter.Sub(n.clock.Wall())
-	c.Detail = fmt.Sprintf("good until %s", cred.NotAfter.UTC().Format(time.RFC3339))
+	sayCredential(c, cred.NotAfter, n.clock.Wall())
+	return c
+}
+
+// sayCredential warns while a renewal that has not come is still in time.
+func sayCredential(c *forgeyardv1.Health_Check, until, now time.Time) {
+	left := until.Sub(now)
+	c.Detail = fmt.Sprintf("good until %s", until.UTC().Format(time.RFC3339))
 	switch {
 	case left <= 0:
 		c.Status, c.Fix = checkFail, "join again with a new token"
 	case left < credentialRenew/2:
 		c.Status, c.Fix = checkWarn, "it renews itself when a voter can be reached"
 	}
-	return c
 }
 
 // checkClock compares the wall clock with those of members that this node has met (E10).

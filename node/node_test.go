@@ -197,6 +197,30 @@ job:
   resources: {cpu: 0.1, memory: 64MiB, disk: 64MiB, pids: 32}
 `
 
+// RA-068, RA-069, RA-070: a node that is started again is the same runner in a new session,
+// which the log has in the place of the one before; nothing of that is found on the disk
+// and used again.
+func TestRestartIsANewSession(t *testing.T) {
+	first := makeSite(t, 1)[0]
+	runner, session := first.node.enrolment.RunnerID, first.node.session
+	registered := func(p *proc) func() bool {
+		return func() bool {
+			m, ok := p.node.replica.State().Members.Get(runner)
+			return ok && m.Session.ID == p.node.session
+		}
+	}
+	first.wait("the first session", registered(first))
+	first.end()
+	again := startNode(t, first.dir, "n1")
+	if again.node.enrolment.RunnerID != runner || again.node.session == session || again.node.session == "" {
+		t.Fatalf("runner %s, session %s after %s in %s", again.node.enrolment.RunnerID, again.node.session, runner, session)
+	}
+	again.wait("the second session", registered(again))
+	if m, _ := again.node.replica.State().Members.Get(runner); m.Session.Previous != session {
+		t.Errorf("the log has %+v after %s", m.Session, session)
+	}
+}
+
 // A site of three comes up, votes, runs a job whose outputs are on two nodes, and is
 // the same site after all of it was restarted.
 func TestSiteRunsAJob(t *testing.T) {

@@ -67,7 +67,8 @@ func (l *lab) offer(id forgeyard.JobID, session forgeyard.SessionID) forgeyard.A
 }
 
 // acts are everything that a runner can do under an authority, each with whether it was
-// taken.
+// taken. All of it carries the whole authority: job, attempt, lease, spec, runner, session
+// and epoch (RA-157, RA-158, RA-162, RA-163).
 func (l *lab) acts(a forgeyard.Authority) map[string]func() (taken bool, err error) {
 	plain := func(b Body) func() (bool, error) {
 		return func() (bool, error) { err := l.do(b).Err(); return err == nil, err }
@@ -109,9 +110,54 @@ func essence(j Job) string {
 	return fmt.Sprintf("%+v", j)
 }
 
+// RA-084: before a process has registered, no lease is granted to it; nor is one to the
+// session before, once it has. RA-087: a registration brings who it is, its version, the
+// formats it reads (RA-090, RA-096) and what its machine can do, with the digest of that.
+func TestNoLeaseBeforeRegistration(t *testing.T) {
+	l := newLab(t)
+	id, _ := l.submitted("a")
+	if err := l.do(Offer{Job: id, Runner: "R1", Session: "two"}).Err(); forgeyard.KindOf(err) != forgeyard.Stale {
+		t.Errorf("granted to a process that has not registered: %v", err)
+	}
+	caps := job.Capabilities{OS: "linux", MilliCPU: 4000}
+	l.must(Register{Formats: Formats, Runner: "R1", Session: "two", Version: "7", Caps: caps, Digest: cas.Sum([]byte("caps"))})
+	m, _ := l.s.Members.Get("R1")
+	if m.Session.ID != "two" || m.Session.Version != "7" || m.Session.Formats != Formats || m.Caps.MilliCPU != 4000 || m.Digest != cas.Sum([]byte("caps")) || m.Session.Since == 0 {
+		t.Errorf("%+v", m)
+	}
+	if err := l.do(Offer{Job: id, Runner: "R1", Session: "one"}).Err(); forgeyard.KindOf(err) != forgeyard.Stale {
+		t.Errorf("granted to the process before: %v", err)
+	}
+	a := l.offer(id, "two")
+	if a.Session != "two" || a.Runner != "R1" {
+		t.Errorf("%+v", a)
+	}
+	// RA-148: what is offered is the lease with the whole spec, under the spec's own name.
+	if j, _ := l.s.Jobs.Get(id); j.Lease.Authority != a || a.Spec != cas.Sum(j.Spec.Canonical()) || len(j.Spec.Steps) == 0 {
+		t.Errorf("%+v", j)
+	}
+}
+
+// RA-092: a runner that an operator disabled may register, since that is how it learns what
+// to abandon, and is granted nothing until it is enabled; one that was removed may not.
+func TestDisabledRunnerGetsNothing(t *testing.T) {
+	l := newLab(t)
+	id, _ := l.submitted("a")
+	yes, no := true, false
+	l.must(MemberSet{Runner: "R1", Disabled: &yes})
+	l.must(Register{Formats: Formats, Runner: "R1", Session: "two"})
+	if err := l.do(Offer{Job: id, Runner: "R1", Session: "two"}).Err(); forgeyard.KindOf(err) != forgeyard.Conflict {
+		t.Errorf("disabled: %v", err)
+	}
+	l.must(MemberSet{Runner: "R1", Disabled: &no})
+	l.offer(id, "two")
+}
+
 // E09: an own dead session does not block the restart. The new session of the same node
 // supersedes it in one entry: the job is free at once, with no wait for a deadline, and is
-// granted to the new session; whatever the old one still does is refused.
+// granted to the new session; whatever the old one still does is refused. What the process
+// before held is named in the answer, to be abandoned and cleaned up, and nothing of it is
+// ever continued (RA-294, RA-296, RA-298, RA-299), as after a reboot of the host (RA-303).
 func TestE09NewSessionSupersedesAtOnce(t *testing.T) {
 	for _, state := range []string{"waits", "is granted anew", "runs again"} {
 		t.Run("the job "+state, func(t *testing.T) {
@@ -154,7 +200,7 @@ func TestE09NewSessionSupersedesAtOnce(t *testing.T) {
 // E06: a restarted agent cannot revive what its predecessor ran. The lease is of the old
 // session, so the new one has no authority over it, neither by what it finds on its disk
 // nor with its own session in the old one's place; it gets the work only by a grant of its
-// own, with a higher epoch.
+// own, with a higher epoch (RA-171).
 func TestE06RestartRevivesNothing(t *testing.T) {
 	probe := newLab(t)
 	for name := range probe.acts(forgeyard.Authority{}) {

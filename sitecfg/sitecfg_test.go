@@ -148,6 +148,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// RA-145: how often a runner is heard is the site's to say, within what its leases can bear.
 func TestSiteDefaultsAndBounds(t *testing.T) {
 	s, err := ParseSite("site.yaml", []byte("lease: {ttl: 9s, renew: 3s, drift: 0.02}\nvoters: 5\n"))
 	if err != nil {

@@ -194,7 +194,8 @@ func TestDeadPeerCostsNothing(t *testing.T) {
 	})
 }
 
-// A connection that is lost in the middle is noticed at once, and what came stays.
+// RA-412: a connection that is lost in the middle is noticed at once, and what came stays:
+// the next try, with whoever has it, goes on from there.
 func TestConnectionLostInTheMiddle(t *testing.T) {
 	a, b, c := newNode(t), newNode(t), newNode(t)
 	c.meet(a.host)

@@ -8,6 +8,7 @@ import (
 	"testing"
 )
 
+// RA-173: a file is the old one or the new one, and what a failed write began is gone.
 func TestWriteFileIsWholeOrNothing(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")

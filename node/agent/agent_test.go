@@ -135,6 +135,42 @@ func (r *rig) running(id forgeyard.JobID) forgeyard.Authority {
 	return a
 }
 
+// RA-150, RA-152: an offer to another runner, or to an earlier process of this one, is not
+// answered; nor is one that came to nothing before it was seen.
+func TestOnlyItsOwnOffers(t *testing.T) {
+	r := newRig(t)
+	a := r.offer(r.submit(nil))
+	r.in.Session = "S0"
+	r.want("")
+	r.in.Session, r.in.Me = "S1", "R2"
+	r.want("")
+	r.in.Me = "R1"
+	before := r.s
+	r.apply(site.Expire{Job: a.Job, Lease: a.Lease})
+	r.want("")
+	r.s = before
+	r.want("accept")
+}
+
+// RA-403, RA-404, RA-406: what comes back with a renewal is one word of four, and a word that
+// is none of them is nothing: it neither counts as a renewal nor makes the agent do a thing.
+func TestAnswersAreAClosedSet(t *testing.T) {
+	for answer, want := range map[lease.Answer]string{lease.Continue: "", lease.Wait: "", lease.Cancel: "cancel", lease.Stale: "kill: its lease is over: nothing was heard in time", "run reboot": ""} {
+		r := newRig(t)
+		a := r.running(r.submit(nil))
+		had := r.book.Deadline(a.Lease)
+		r.after(time.Second)
+		r.book.Renewed(a.Lease, r.now, answer, -1)
+		if got := r.step(); strings.Split(got, ":")[0] != strings.Split(want, ":")[0] {
+			t.Errorf("%s gave %q", answer, got)
+		}
+		renewed := answer == lease.Continue || answer == lease.Cancel
+		if now := r.book.Deadline(a.Lease); (now > had) != renewed {
+			t.Errorf("%s moved the deadline from %d to %d", answer, had, now)
+		}
+	}
+}
+
 // E08: one lease starts one execution, however often it is seen (RA-164, RA-442, RA-504).
 func TestOneStart(t *testing.T) {
 	r := newRig(t)
@@ -173,7 +209,8 @@ func TestNothingStartsWithoutADeadline(t *testing.T) {
 }
 
 // The holder counts from its own send, and stops at its deadline whatever it hears or
-// does not hear; one that slept knows it when it wakes (RA-310, RA-311, RA-566).
+// does not hear, and not before (RA-306); one that slept knows it when it wakes (RA-310,
+// RA-311, RA-312, RA-566).
 func TestDeadline(t *testing.T) {
 	r := newRig(t)
 	a := r.running(r.submit(nil))
@@ -320,8 +357,9 @@ func TestStop(t *testing.T) {
 	r.want("")
 }
 
-// Whatever placement thought, the runner looks again (07§226), before any work (07§34), and
-// says why it refuses (RA-014, RA-142, RA-501).
+// Whatever placement thought, the runner looks again (07§226), before any work (07§34,
+// RA-160): whether it can do what the spec asks (RA-153), has what it takes (RA-155) and is
+// to take anything at all (RA-156). It says why it refuses (RA-014, RA-142, RA-501).
 func TestReject(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*job.Spec)
@@ -426,7 +464,7 @@ func TestARepeatedAcceptanceGrantsNothing(t *testing.T) {
 	}
 }
 
-// RA-444, RA-159, RA-169: a rejection says whether the machine has changed since it
+// RA-444, RA-154, RA-159, RA-169: a rejection says whether the machine has changed since it
 // registered, only its own rules forbid the work, or it never could do it.
 func TestRejectReasons(t *testing.T) {
 	could := job.Capabilities{OS: "linux", Toolchains: []job.Toolchain{{Name: "gcc"}}, Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict}}}

@@ -265,7 +265,7 @@ func TestCertain(t *testing.T) {
 }
 
 // K14: the same session reconnects before the end: Continue, and no second epoch; after
-// it: Stale.
+// it: Stale. A cancellation comes with the answer (RA-403, RA-404).
 func TestRenew(t *testing.T) {
 	r := newRig(t)
 	id := r.submit(nil)

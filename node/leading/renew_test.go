@@ -47,7 +47,7 @@ func leadershipOver(c *calls) *Leadership {
 		Used: func() (time.Duration, bool) { return 0, true }})
 }
 
-// Decision 3: a heartbeat with many leases costs one confirmation, which other heartbeats
+// RA-146, decision 3: a heartbeat with many leases costs one confirmation, which other heartbeats
 // share (consensus), and no entry of the log; and it does not look at the whole group.
 func TestRenewalsAreNoEntries(t *testing.T) {
 	c := &calls{}

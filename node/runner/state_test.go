@@ -11,11 +11,14 @@ import (
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
 )
 
 // TestStateFileOfVersion1: the process after an upgrade must find, and end, what the one
-// before it started, and deliver what that one finished (07§94, 07§249).
+// before it started, and deliver what that one finished (07§94, 07§249). There is what that
+// takes and no more: whose it is, where it works, its processes with their births, how far
+// it is; not how it came there (RA-170, RA-176).
 func TestStateFileOfVersion1(t *testing.T) {
 	var want state
 	golden.Fill(t, &want)
@@ -76,4 +79,17 @@ func FuzzReadState(f *testing.F) {
 			t.Fatalf("%v: %s, then %s", err, again, b)
 		}
 	})
+}
+
+// RA-406: an order whose kind nobody knows is none, however hard it is pressed: nothing that
+// comes over the wire can make a runner do what is not in the list.
+func TestUnknownOrderIsNone(t *testing.T) {
+	for _, kind := range []checkpoint.StopKind{"", "run reboot", "Cancel"} {
+		if n := (order{kind, "so", true}).strength(); n != 0 {
+			t.Errorf("%q has strength %d", kind, n)
+		}
+	}
+	if (order{kind: checkpoint.StopCancel}).strength() <= (order{kind: checkpoint.StopDrain}).strength() {
+		t.Error("K07: a person's cancel wins over a reclaim")
+	}
 }

@@ -400,7 +400,7 @@ func (s stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// blockedWriter: a reader that stalls never delays a kill (C: control outranks logs).
+// blockedWriter: a reader that stalls never delays a kill (RA-410, RA-411).
 func blockedWriter(t *testing.T, b *Bench) {
 	w := stuck{make(chan struct{}, 1), make(chan struct{})}
 	t.Cleanup(func() { close(w.until) })

@@ -256,7 +256,7 @@ func TestFlushAndChunks(t *testing.T) {
 	}
 }
 
-// Decision 17: a full spool holds the writer back, and a flush lets it go on.
+// RA-409, decision 17: a full spool holds the writer back, and a flush lets it go on.
 func TestFullSpoolHoldsBack(t *testing.T) {
 	s, st := open(t, Config{Limit: 10 << 20}), store(t)
 	ctx, cancel := context.WithCancel(t.Context())
