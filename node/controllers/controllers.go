@@ -196,6 +196,25 @@ func (m *Memory) forget(s *site.State, leased int) {
 	}
 }
 
+// forgetDisabled drops leases that ended with their job, or were followed by another.
+// live is how many are of disabled runners: if that is all, there is nothing to look for.
+func (m *Memory) forgetDisabled(s *site.State, live int) {
+	if len(m.disabled) <= live {
+		return
+	}
+	held := make(map[forgeyard.LeaseID]bool, live)
+	for id := range s.Open.All() {
+		if j, _ := s.Jobs.Get(id); j.Lease.Live() {
+			held[j.Lease.Authority.Lease] = true
+		}
+	}
+	for id := range m.disabled {
+		if !held[id] {
+			delete(m.disabled, id)
+		}
+	}
+}
+
 // Hello counts a sign of life of a runner.
 func (m *Memory) Hello(r forgeyard.RunnerID, s Sign) {
 	if prev, ok := m.runners[r]; ok && m.gap > 0 && (s.At.Sub(prev.At) > m.gap || s.Session != prev.Session) {
@@ -310,9 +329,11 @@ type stepper struct {
 	effects []Effect
 	wake    forgeyard.Instant
 
-	taken   map[forgeyard.RunnerID]usage // by the leases that live
-	holds   map[forgeyard.RunnerID]bool  // a live lease
-	waiting []waiting                    // jobs that nobody holds, oldest first
+	taken map[forgeyard.RunnerID]usage // by the leases that live
+	holds map[forgeyard.RunnerID]bool  // a live lease
+
+	disabling int       // live leases of disabled runners
+	waiting   []waiting // jobs that nobody holds, oldest first
 }
 
 // waiting is a job by the step of its submission.
@@ -342,6 +363,7 @@ func (s *stepper) survey() {
 	}
 	s.effects = append(s.effects, stops...)
 	s.in.Mem.forget(s.in.State, leased)
+	s.in.Mem.forgetDisabled(s.in.State, s.disabling)
 	slices.SortFunc(s.waiting, func(a, b waiting) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
 }
 

@@ -28,7 +28,10 @@ type rig struct {
 
 var terms = lease.UplinkTerms{SilentAfter: 10 * time.Second, Grace: 10 * time.Second, Allowance: 2 * time.Minute}
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { return rigReading(t, site.FormatRange{}) }
+
+// rigReading is a rig whose programs read those formats of the log.
+func rigReading(t *testing.T, formats site.FormatRange) *rig {
 	r := &rig{t: t, s: &site.State{}, at: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC), now: forgeyard.Instant(time.Hour)}
 	r.r[0] = forgeyard.RunnerID(forgeyard.NewULID(r.at, [10]byte{})) // before the other
 	r.apply(site.Init{Site: forgeyard.SiteID(forgeyard.NewULID(r.at, [10]byte{1})), Name: "lab", Config: sitecfg.DefaultSite(), Runner: r.r[0], Node: "n1", Peer: "p1"})
@@ -40,7 +43,7 @@ func newRig(t *testing.T) *rig {
 	r.r[1] = v.Runner
 	r.apply(site.UplinkConnect{Central: site.Central{Peer: "central"}, Terms: terms})
 	for i, id := range r.r {
-		r.apply(site.Register{Runner: id, Session: forgeyard.SessionID(fmt.Sprint("S", i+1)), Caps: job.Capabilities{
+		r.apply(site.Register{Runner: id, Session: forgeyard.SessionID(fmt.Sprint("S", i+1)), Formats: formats, Caps: job.Capabilities{
 			OS: "linux", Arch: "amd64", MilliCPU: 2000, Memory: 8 << 30, Disk: 100 << 30, MaxJobs: 2,
 			Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict, Limits: []string{"cpu", "memory", "pids"}}},
 		}})

@@ -32,7 +32,7 @@ func (s *stepper) silences() {
 			s.propose("silence/"+string(m.Runner), site.Silence{Runner: m.Runner, Session: m.Session.ID, Silent: true, For: int64(silent)})
 		case m.Silent == 0:
 			s.at(s.now.Add(limit - silent))
-		case s.fresh(m):
+		case silent < limit && s.fresh(m): // by the same bound, or it would come and go
 			s.propose("silence/"+string(m.Runner), site.Silence{Runner: m.Runner, Session: m.Session.ID})
 		}
 	}
@@ -61,11 +61,11 @@ const disabledPatience = 5 * time.Second
 // whether it can be reached or not.
 func (s *stepper) disabled(j *site.Job) {
 	a := j.Lease.Authority
-	m, _ := s.in.State.Members.Get(a.Runner)
-	if !j.Lease.Live() || !m.Disabled {
+	if m, _ := s.in.State.Members.Get(a.Runner); !j.Lease.Live() || !m.Disabled {
 		delete(s.in.Mem.disabled, a.Lease)
 		return
 	}
+	s.disabling++
 	since, ok := s.in.Mem.disabled[a.Lease]
 	if !ok {
 		since = s.now
