@@ -186,6 +186,9 @@ func (a *app) unconfirmed(ctx context.Context, c *client, id string, waited time
 	state := "unknown"
 	if m, err := member(ctx, c, j.RunnerId); err == nil {
 		state = m.State
+		if m.SilentSince != nil { // membership may take longer to notice than the leader does
+			state = "silent"
+		}
 	}
 	if job.Status(j.Status) == job.Unknown || state != "alive" {
 		return forgeyard.Errorf("cancel", forgeyard.Unavailable, "%s is %s on %s, which is %s: the request is kept and not confirmed after %s", id, j.Status, j.Runner, state, waited).
