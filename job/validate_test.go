@@ -88,7 +88,8 @@ func TestDecodeSpecRefuses(t *testing.T) {
 	}
 }
 
-// TestValidateRefusesWhatNoFileCanSay: a spec may also come from a program.
+// TestValidateRefusesWhatNoFileCanSay: a spec may also come from a program. The grace that a
+// job asks for itself has a bound too (CK-129).
 func TestValidateRefusesWhatNoFileCanSay(t *testing.T) {
 	if err := validSpec().Validate(); err != nil {
 		t.Fatal(err)

@@ -280,7 +280,7 @@ func dialErr(t *testing.T, a, b *Mesh) error {
 	return err
 }
 
-// RA-093: no version in common is a refusal that says so; of those in common the highest is
+// RA-093, RA-151: no version in common is a refusal that says so; of those in common the highest is
 // spoken.
 func TestVersionsMustOverlap(t *testing.T) {
 	s := newTestSite(t, "north")

@@ -221,8 +221,8 @@ func TestRestartIsANewSession(t *testing.T) {
 	}
 }
 
-// A site of three comes up, votes, runs a job whose outputs are on two nodes, and is
-// the same site after all of it was restarted.
+// A site of three comes up, votes, and runs a job whose outputs are on two nodes: a build is
+// placed, leased and executed as the first epoch of its attempt (RS-012).
 func TestSiteRunsAJob(t *testing.T) {
 	site := makeSite(t, 3)
 	one := site[0]

@@ -131,4 +131,20 @@ func TestAttachHasNoGap(t *testing.T) {
 	if st.Err() != nil || last == nil || last.Status != "done" || last.Kind != "status" {
 		t.Fatalf("%v %v", last, st.Err())
 	}
+	// RS-077: of a run that has ended, the record and all of its events are there at once.
+	r, err := one.runs().Show(ctx, connect.NewRequest(&forgeyardv1.ShowRunRequest{RunId: run}))
+	if err != nil || r.Msg.Status != "done" || r.Msg.LastSeq != last.Seq {
+		t.Fatalf("%v %v", r, err)
+	}
+	again, err := one.runs().Attach(ctx, connect.NewRequest(&forgeyardv1.AttachRequest{RunId: run}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := uint64(0)
+	for again.Receive() {
+		n++
+	}
+	if again.Err() != nil || n != last.Seq {
+		t.Fatalf("%d events of %d, %v", n, last.Seq, again.Err())
+	}
 }

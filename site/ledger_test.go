@@ -346,7 +346,7 @@ func TestRunRuns(t *testing.T) {
 	}
 }
 
-// RS-064, RS-065, RS-089: a request to cancel what runs is kept with its time, told by an
+// RS-064, RS-065, RS-089, CK-114: a request to cancel what runs is kept with its time, told by an
 // event that ends nothing, and ends nothing. One that presses harder is told again and does
 // not move the time. RS-006: it is in a snapshot like all else, so no restart and no new
 // leader forgets it. RS-073: the confirmation of the holder is what ends the run; RS-075:
@@ -426,6 +426,30 @@ func TestMalformedWorkIsNotQueued(t *testing.T) {
 		if err := l.do(b).Err(); err == nil || !sameButMemory(before, l.s) || l.s.Runs.Len() != 0 {
 			t.Errorf("%s: %v, %d runs", name, err, l.s.Runs.Len())
 		}
+	}
+}
+
+// RS-050, RS-053: how far the work is comes as messages, trouble that ends nothing as an
+// error; neither moves the status.
+func TestMessagesAndErrors(t *testing.T) {
+	l := newLab(t)
+	id, _ := l.submitted("a")
+	a := l.offer(id, "one")
+	l.must(Accept{Authority: a})
+	l.must(Phase{Authority: a, Phase: job.PhasePreparing})
+	_, r, ev := l.run(id)
+	if e := ev[len(ev)-1]; e.Kind != job.EventMessage || e.Status != "" || e.Message != "preparing on n1" || r.Status != job.Queued {
+		t.Errorf("%+v %v", r, texts(ev))
+	}
+	var log []job.LogChunk
+	for n := range uint64(maxLogChunks + 3) {
+		log = append(log, job.LogChunk{Digest: cas.Sum([]byte("log")), FirstSeq: n + 1, LastSeq: n + 1, Size: 1})
+	}
+	l.must(Release{Authority: a, Kind: "interrupted", Detail: "so", Log: log})
+	_, r, ev = l.run(id)
+	errors := slices.DeleteFunc(slices.Clone(ev), func(e job.Event) bool { return e.Kind != job.EventError })
+	if len(errors) != 1 || errors[0].Status != "" || r.Status != job.Queued {
+		t.Errorf("%+v %v", r, texts(ev))
 	}
 }
 

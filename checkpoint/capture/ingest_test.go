@@ -347,7 +347,8 @@ func TestExit(t *testing.T) {
 }
 
 // TestRestoreK01: a flipped byte gives Corrupt and no directory at all, and the history
-// then leads to the checkpoint before.
+// then leads to the checkpoint before. What is selected is validated, byte for byte, before
+// it is materialised (CK-137, CK-138, CK-141).
 func TestRestoreK01(t *testing.T) {
 	store, e := newMemory(), expect(t)
 	var history []checkpoint.Commit

@@ -9,6 +9,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -213,6 +214,7 @@ func TestAvoid(t *testing.T) {
 	r.want("offer to n1")
 }
 
+// CK-161: the next epoch comes after the lease of the one before is over, and never sooner.
 // The granter waits longer than the holder (decision 1); an offer is nobody's yet, so
 // the job's policy does not stretch it; a new leader counts the whole length anew.
 func TestExpiry(t *testing.T) {
@@ -246,7 +248,7 @@ func TestExpiry(t *testing.T) {
 	r.want("")
 }
 
-// With protected effects nothing follows the doubt until the stop is certain.
+// CK-157, CK-159: with protected effects nothing follows the doubt until the stop is certain.
 func TestCertain(t *testing.T) {
 	r := newRig(t)
 	id := r.submit(func(s *job.Spec) { s.Effects = job.EffectsProtected })
@@ -382,4 +384,42 @@ func oldest(s *site.State) (first forgeyard.JobID) {
 		}
 	}
 	return first
+}
+
+// CK-146, CK-147: who has the checkpoint is asked first; who has not, when the other cannot
+// serve; and who lacks what the job requires never, whatever it has.
+func TestCheckpointsDrawTheirJob(t *testing.T) {
+	yes := true
+	for name, c := range map[string]struct {
+		requires job.Requires
+		drain    bool
+		want     string
+	}{
+		"it has it":         {job.Requires{}, false, "offer to n2"},
+		"but it drains":     {job.Requires{}, true, "offer to n1"},
+		"but it is another": {job.Requires{Labels: map[string]string{"bench": "a"}}, false, "offer to n1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.s.Config.Durability.AcceptFewer = true
+			m, _ := r.s.Members.Get(r.r[0])
+			m.Labels = map[string]string{"bench": "a"}
+			r.s.Members = r.s.Members.Put(m.Runner, m)
+			id := r.submit(func(s *job.Spec) { s.Resume.Mode, s.Requires = job.ResumeApplication, c.requires })
+			a := r.held(id)
+			what := cas.Sum([]byte("what"))
+			r.apply(site.Checkpoint{Authority: a, Commit: checkpoint.Commit{
+				Seq: 1, Manifest: what, Payload: what, Marker: what, Bytes: 1, Attempt: a.Attempt, Epoch: 1, Replicas: []forgeyard.RunnerID{r.r[1]}, Consistency: checkpoint.Application,
+			}})
+			r.apply(site.Expire{Job: id, Lease: a.Lease, Certain: true})
+			if c.drain {
+				r.apply(site.MemberSet{Runner: r.r[1], Draining: &yes})
+			}
+			r.hello()
+			r.want(c.want)
+			if j, _ := r.s.Jobs.Get(id); j.Status != job.Queued || len(j.Checkpoints) != 1 {
+				t.Fatalf("%s with %d checkpoints", j.Status, len(j.Checkpoints))
+			}
+		})
+	}
 }

@@ -269,6 +269,8 @@ func TestDaemonsEndWithTheirStep(t *testing.T) {
 	}
 }
 
+// CK-124: a stop is a signal, the grace that the job was given (CK-129), and the end by force.
+// CK-130: a matter of security waits for no grace, nor does a person who presses harder.
 func TestCancel(t *testing.T) {
 	soft := `trap 'echo bye; exit 9' TERM; echo up; while :; do sleep 0.05; done`
 	deaf := `trap '' TERM; echo up; while :; do sleep 0.05; done`
@@ -363,7 +365,8 @@ func TestLeaseEnded(t *testing.T) {
 	}
 }
 
-// A job that knows no checkpoints is given back by an ordinary stop.
+// CK-135, CK-136: a job that knows no checkpoints refuses a suspend and goes on; it is given
+// back by an ordinary stop.
 func TestPreemptAndRefusedSuspend(t *testing.T) {
 	b := newBench(t)
 	a := b.start(task(spec(`trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done`)))

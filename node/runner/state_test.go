@@ -93,3 +93,32 @@ func TestUnknownOrderIsNone(t *testing.T) {
 		t.Error("K07: a person's cancel wins over a reclaim")
 	}
 }
+
+// CK-133: cancelling, suspending, reclaiming and losing are four things. A person (CK-115),
+// a successor (CK-116), the time that the work was given (CK-117) and a matter of security
+// (CK-120) end the job, and none of them hands it back to run elsewhere (CK-132). A shutdown
+// (CK-121), a reclaim (CK-122) and an authority that ends hand it back and do not end it;
+// so does a suspend. Whoever ends it wins over whoever hands it back, and security over all.
+func TestStopsAreToldApart(t *testing.T) {
+	kinds := []struct {
+		kind        checkpoint.StopKind
+		gives, ends bool
+	}{
+		{checkpoint.StopCheckpoint, false, false},
+		{checkpoint.StopSuspend, true, false},
+		{checkpoint.StopPreempt, true, false}, {checkpoint.StopDrain, true, false}, {checkpoint.StopAuthority, true, false},
+		{checkpoint.StopTimeout, false, true}, {checkpoint.StopCancel, false, true}, {checkpoint.StopSuperseded, false, true},
+		{checkpoint.StopSecurity, false, true},
+	}
+	last := 0
+	for _, k := range kinds {
+		o := order{kind: k.kind}
+		if o.gives() != k.gives || o.ends() != k.ends {
+			t.Errorf("%s: gives %v, ends %v", k.kind, o.gives(), o.ends())
+		}
+		if o.strength() < last {
+			t.Errorf("%s is weaker than what stands before it", k.kind)
+		}
+		last = o.strength()
+	}
+}

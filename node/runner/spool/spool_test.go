@@ -184,6 +184,11 @@ func TestTailFollows(t *testing.T) {
 	await("1")
 	add(t, s, "2")
 	await("2")
+	for f, err := range s.Tail(t.Context(), 2, false) { // RA-405: who has the first asks for the rest
+		if err != nil || f.Seq != 2 || string(f.Bytes) != "2" {
+			t.Fatalf("from 2: %+v %v", f, err)
+		}
+	}
 	s.Close()
 	await("")
 }
