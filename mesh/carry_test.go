@@ -66,6 +66,57 @@ func (f *countFSM) Apply(*raft.Log) any                 { return f.n.Add(1) }
 func (f *countFSM) Snapshot() (raft.FSMSnapshot, error) { return nil, raft.ErrNothingNewToSnapshot }
 func (f *countFSM) Restore(r io.ReadCloser) error       { return r.Close() }
 
+// RA-408, RA-411: each call has a stream of its own: one that stalls, as a log that nobody
+// reads, holds up no other between the same two.
+func TestAStalledCallHoldsNoOther(t *testing.T) {
+	s := newTestSite(t, "north")
+	a, b := start(t, s.member(t)), start(t, s.member(t))
+	meet(t, a, b)
+	l, err := b.Listen(ProtoRPC, ClassMember)
+	must(t, err)
+	const logs, control = "/forgeyard.test.Log/Follow", "/forgeyard.test.Control/Say"
+	mux, stalled, over := http.NewServeMux(), make(chan struct{}), make(chan struct{})
+	mux.Handle(logs, connect.NewServerStreamHandler(logs, func(ctx context.Context, _ *connect.Request[wrapperspb.StringValue], out *connect.ServerStream[wrapperspb.BytesValue]) error {
+		defer close(over)
+		for n := 0; ; n++ {
+			if n == 1 {
+				close(stalled)
+			}
+			if err := out.Send(wrapperspb.Bytes(make([]byte, 1<<20))); err != nil { // its reader takes none of it
+				return err
+			}
+		}
+	}))
+	mux.Handle(control, connect.NewUnaryHandler(control, func(_ context.Context, r *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error) {
+		return connect.NewResponse(r.Msg), nil
+	}))
+	srv := HTTPServer(mux)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	tr := a.HTTPTransport(ProtoRPC)
+	at := "http://" + b.PeerID().String()
+	ctx, cancel := context.WithCancel(within(t))
+	follow := connect.NewClient[wrapperspb.StringValue, wrapperspb.BytesValue](&http.Client{Transport: tr}, at+logs)
+	_, err = follow.CallServerStream(ctx, connect.NewRequest(wrapperspb.String("log")))
+	must(t, err)
+	<-stalled
+	say := connect.NewClient[wrapperspb.StringValue, wrapperspb.StringValue](&http.Client{Transport: tr}, at+control)
+	for range 50 {
+		_, err := say.CallUnary(within(t), connect.NewRequest(wrapperspb.String("cancel")))
+		must(t, err)
+	}
+	select {
+	case <-over:
+		t.Error("the log did not stall, so this shows nothing")
+	default:
+	}
+	cancel()
+	<-over
+	tr.CloseIdleConnections()
+	must(t, srv.Close())
+	<-served
+}
+
 func TestRaftOverMesh(t *testing.T) {
 	s := newTestSite(t, "north")
 	var ms []*Mesh

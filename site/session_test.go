@@ -8,6 +8,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -151,6 +152,32 @@ func TestDisabledRunnerGetsNothing(t *testing.T) {
 	}
 	l.must(MemberSet{Runner: "R1", Disabled: &no})
 	l.offer(id, "two")
+}
+
+// RA-095: a registration whose capabilities hold what this program does not know is refused
+// as a whole, and never half read.
+func TestCapabilitiesOfAnotherSchema(t *testing.T) {
+	l := newLab(t)
+	b := Register{Formats: Formats, Runner: "R1", Session: "two", Caps: job.Capabilities{OS: "linux"}}
+	var fields map[uint64]any
+	if err := cborx.Unmarshal(cborx.Marshal(b), &fields); err != nil {
+		t.Fatal(err)
+	}
+	put := false
+	for _, v := range fields {
+		if caps, ok := v.(map[any]any); ok && caps[uint64(1)] == "linux" {
+			caps[uint64(99)], put = "new", true
+		}
+	}
+	if !put {
+		t.Fatalf("no capabilities in %v", fields)
+	}
+	before := l.s
+	raw := cborx.Marshal(envelope{commandFormat, b.kind(), "newer", 1, "x", cborx.Marshal(fields)})
+	next, r := before.Apply(before.Index+1, raw)
+	if m, _ := next.Members.Get("R1"); forgeyard.KindOf(r.Err()) != forgeyard.Invalid || m.Session.ID != "one" || !sameButMemory(before, next) {
+		t.Errorf("%v: %+v", r.Err(), m)
+	}
 }
 
 // E09: an own dead session does not block the restart. The new session of the same node
