@@ -184,7 +184,9 @@ func (c *change) note(kind, format string, args ...any) {
 	h := slices.Clone(c.History)
 	h = append(h, SiteEvent{Index: c.Step, At: c.at, Kind: kind, Text: forgeyard.Clip(fmt.Sprintf(format, args...), 400)})
 	if len(h) > maxHistory {
-		c.Forgotten = h[len(h)-maxHistory-1].Index
+		if c.Allows(FormatLeases) { // a program of format 1 does not count it
+			c.Forgotten = h[len(h)-maxHistory-1].Index
+		}
 		h = h[len(h)-maxHistory:]
 	}
 	c.History = h

@@ -16,6 +16,9 @@ const (
 	RevokedSecurity   = "security" // no grace, and its holder is not asked again
 )
 
+// KindLease is the kind of the events in LeaseLog, and of no other.
+const KindLease = "lease"
+
 // noteLease adds a line to the lease events of the site.
 func (c *change) noteLease(j Job, format string, args ...any) {
 	c.noteAbout(fmt.Sprintf("%s epoch %d %s", j.ID, j.Epoch, fmt.Sprintf(format, args...)))
@@ -26,9 +29,10 @@ func (c *change) noteAbout(text string) {
 		return
 	}
 	c.LeaseSeq++
-	c.LeaseLog = c.LeaseLog.Put(SeqKey(c.LeaseSeq), SiteEvent{Index: c.Step, At: c.at, Kind: "lease", Text: forgeyard.Clip(text, 400)})
+	c.LeaseLog = c.LeaseLog.Put(SeqKey(c.LeaseSeq), SiteEvent{Index: c.Step, At: c.at, Kind: KindLease, Text: forgeyard.Clip(text, 400)})
 	for c.LeaseLog.Len() > maxLeaseLog {
-		k, _, _ := c.LeaseLog.Min()
+		k, e, _ := c.LeaseLog.Min()
+		c.LeaseForgotten = e.Index
 		c.LeaseLog = c.LeaseLog.Delete(k)
 	}
 }

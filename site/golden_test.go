@@ -67,7 +67,7 @@ func TestLaterCommands(t *testing.T) {
 // nothing, so that what a site wrote before them keeps its bytes. Whole they are held by
 // TestLaterFields.
 var later = []string{
-	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
+	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 }
 
 // TestLaterFields holds what version 1 did not have: the fields of later, each in the

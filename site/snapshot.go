@@ -50,6 +50,7 @@ type image struct {
 	LeaseSeq    uint64                     `cbor:"30,keyasint,omitempty"`
 	Ready       Ready                      `cbor:"31,keyasint,omitzero"`
 	Forgotten   uint64                     `cbor:"32,keyasint,omitempty"`
+	LeaseForgot uint64                     `cbor:"33,keyasint,omitempty"`
 }
 
 type eventRow struct {
@@ -81,7 +82,7 @@ func (s *State) image() image {
 		Incarnation: s.Incarnation, Config: s.Config, Members: values(s.Members), Tokens: values(s.Tokens), Runs: values(s.Runs),
 		Jobs: values(s.Jobs), Devices: values(s.Devices), Uplink: s.Uplink, Central: s.Central, Outbox: values(s.Outbox),
 		Sent: s.Sent, Acked: s.Acked, Cursor: s.Cursor, History: s.History, EndedSeq: s.EndedSeq, Log: s.Format, Recoveries: s.Recoveries, Open: map[forgeyard.JobID]uint64{},
-		LeaseSeq: s.LeaseSeq, Forgotten: s.Forgotten, Ready: s.Ready,
+		LeaseSeq: s.LeaseSeq, Forgotten: s.Forgotten, LeaseForgot: s.LeaseForgotten, Ready: s.Ready,
 	}
 	if s.Step != s.Index {
 		im.Step = s.Step
@@ -139,7 +140,7 @@ func DecodeState(b []byte) (*State, error) {
 		Index: im.Index, Site: im.Site, Name: im.Name, PublicKey: im.PublicKey, Created: im.Created, Incarnation: im.Incarnation,
 		Config: im.Config, Uplink: im.Uplink, Central: im.Central, Sent: im.Sent, Acked: im.Acked, Cursor: im.Cursor, History: im.History, EndedSeq: im.EndedSeq,
 		Format: im.Log, Recoveries: im.Recoveries,
-		LeaseSeq: im.LeaseSeq, Forgotten: im.Forgotten, Ready: im.Ready,
+		LeaseSeq: im.LeaseSeq, Forgotten: im.Forgotten, LeaseForgotten: im.LeaseForgot, Ready: im.Ready,
 	}
 	if err := s.Readable(); err != nil {
 		return nil, err

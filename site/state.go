@@ -72,9 +72,11 @@ type State struct {
 	Ended    Table[Seq, forgeyard.JobID] // ended jobs by age, bounded by maxEnded
 	EndedSeq uint64                      // jobs that ever ended
 
-	Format     Format     // of the log; see LogFormat
-	Forgotten  uint64     // number of the last event that is no longer in History
-	Recoveries []Recovery // how the incarnation grew, oldest first, bounded by maxRecoveries
+	Format    Format // of the log; see LogFormat
+	Forgotten uint64 // number of the last event that is no longer in History
+	// LeaseForgotten is the same of LeaseLog.
+	LeaseForgotten uint64
+	Recoveries     []Recovery // how the incarnation grew, oldest first, bounded by maxRecoveries
 }
 
 // Member is one enrolled node.

@@ -117,11 +117,14 @@ func (s siteService) Members(context.Context, *connect.Request[forgeyardv1.Membe
 
 func (s siteService) Events(ctx context.Context, r *connect.Request[forgeyardv1.SiteEventsRequest], out *connect.ServerStream[forgeyardv1.SiteEvent]) error {
 	after := r.Msg.After
+	if err := out.Send(nil); err != nil { // the watch stands, though there may be nothing to tell yet
+		return err
+	}
 	for {
 		changed := s.n.Changed()
 		st := s.n.Site()
-		if lost := st.EventsLost(after); lost > 0 {
-			text := fmt.Sprintf("events up to %d are not kept any more; what follows is complete", lost)
+		if lost := st.EventsLost(after, r.Msg.Kind); lost > 0 {
+			text := fmt.Sprintf("events up to %d are no longer all kept; after %d none is missing", lost, lost)
 			if err := out.Send(&forgeyardv1.SiteEvent{Index: lost, At: timestamppb.New(s.n.Wall()), Kind: "gap", Text: text}); err != nil {
 				return err
 			}
