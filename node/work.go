@@ -216,9 +216,7 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 		x.n.deliver(ctx, x.completion(r), x.attempt.KeepCompletion)
 		return
 	case runner.EndLease:
-		// Its tree is dead: for an execution that is unknown this ends the doubt. A site that
-		// does not hear it finds out when the lease is certainly over.
-		x.n.tell(ctx, site.Stopped{Authority: x.authority})
+		x.n.work.Go(func() { x.tellStopped(ctx) })
 	case runner.EndCheckpoint:
 		x.afterCheckpoint(ctx, e)
 	case runner.EndYielded:
@@ -229,6 +227,18 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 		x.release(ctx, "interrupted", "the program asks to be run later", e.Log)
 	}
 	x.n.over(x.authority.Lease)
+}
+
+// stoppedTime bounds how long the site is told that a tree is dead.
+const stoppedTime = time.Minute
+
+// tellStopped says that the tree is dead: for an execution that is unknown this ends the
+// doubt. A site that does not hear it finds out when the lease is certainly over, so that
+// nothing here waits for it: there may be no quorum to hear it.
+func (x *execution) tellStopped(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, stoppedTime)
+	defer cancel()
+	x.n.tell(ctx, site.Stopped{Authority: x.authority})
 }
 
 // copyLogTime bounds how long a finished result waits for the copies of its log's end.
