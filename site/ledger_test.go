@@ -41,9 +41,9 @@ func (c *chaos) checkLedger(t *testing.T, before *State) {
 	}
 }
 
-// checkRun is what a run and its events say of each other at any index (RS-002). A status
-// is one of five, of which three are terminal (RS-032, RS-038), and it is that of the last
-// status event: nobody reads another one anywhere (RS-003, RS-005). A terminal run is never
+// checkRun is what a run and its events say of each other at any index. A status is one of
+// five, of which three are terminal (RS-032, RS-038), and it is that of the last status
+// event (RS-005). A terminal run is never
 // seen without its terminal event, which is its last, so that who follows it need not wait
 // for another look (RS-080, RS-081).
 func checkRun(r Run, events []job.Event) string {

@@ -74,9 +74,23 @@ func (c *chaos) someJob() Job {
 	return j
 }
 
+// acting is a job that somebody holds, if there is one: what happens to those is the most.
+func (c *chaos) acting() Job {
+	var all []Job
+	for id := range c.s.Open.All() {
+		if j, _ := c.s.Jobs.Get(id); j.Lease.Live() {
+			all = append(all, j)
+		}
+	}
+	if j, ok := pickOne(c, all); ok {
+		return j
+	}
+	return c.someJob()
+}
+
 // authority is mostly the current one of some job, sometimes an old one, sometimes wrong.
 func (c *chaos) authority() forgeyard.Authority {
-	a := c.someJob().Lease.Authority
+	a := c.acting().Lease.Authority
 	if c.r.IntN(4) == 0 {
 		a, _ = pickOne(c, c.held)
 	}
@@ -134,7 +148,7 @@ func (c *chaos) body() Body {
 		kinds := []job.Outcome{job.OutcomeDone, job.OutcomeFailed, job.OutcomeCancelled, "odd"}
 		return Complete{Authority: c.authority(), Message: forgeyard.MessageID(fmt.Sprint("m", c.r.IntN(40))), Result: job.Result{Outcome: kinds[c.r.IntN(4)], Category: job.PreparationFailed}}
 	case 8:
-		j := c.someJob()
+		j := c.acting()
 		return Expire{Job: j.ID, Lease: j.Lease.Authority.Lease, Certain: c.r.IntN(2) == 0}
 	case 9:
 		return c.uplink()
@@ -214,6 +228,9 @@ func (c *chaos) people() Body {
 	yes := c.r.IntN(2) == 0
 	switch c.r.IntN(5) {
 	case 0:
+		if c.r.IntN(2) == 0 {
+			return Cancel{Job: c.acting().ID, Force: yes}
+		}
 		return Cancel{Job: c.someJob().ID, Force: yes}
 	case 1:
 		return Stop{Job: c.someJob().ID, Kind: []string{"drain", "authority"}[c.r.IntN(2)], Reason: "so"}

@@ -209,6 +209,26 @@ func TestSealedBeforeTheEnd(t *testing.T) {
 	}
 }
 
+// CK-131, CK-132: a person who cancels wants an end. The program is asked for no checkpoint,
+// one that it makes all the same is not committed, and the job is not handed back.
+func TestCancelMakesNoCheckpoint(t *testing.T) {
+	b := newBench(t)
+	tk := task(resumable([]string{"n"}, `trap 'grep -o "\"kind\":\"[a-z]*\"" $FORGEYARD_CTL_DIR/request.json; echo 1 > n; exit 85' TERM; echo up; while :; do sleep 0.05; done`))
+	k := b.book(tk)
+	k.exit = VerdictCommitted
+	tk.Checkpoints = k
+	a := b.start(tk)
+	b.await(a, "up")
+	a.Cancel("enough", false)
+	res, end := b.wait(a)
+	if end.Kind != EndCompleted || res.Outcome != job.OutcomeCancelled || res.ExitCode != 85 || len(k.commits) != 0 || len(k.yields) != 0 {
+		t.Errorf("%+v %+v, commits %v, yields %v", res, end, k.commits, k.yields)
+	}
+	if log := b.stdout(a); !strings.Contains(log, `"kind":"cancel"`) {
+		t.Errorf("it was told something else: %s", log)
+	}
+}
+
 // A suspend without a commit within the window leaves the job running (FYCP/1 §6); one
 // whose program exits for it gives the job back.
 func TestSuspend(t *testing.T) {
