@@ -166,6 +166,7 @@ func TestDefaultedIsIdempotent(t *testing.T) {
 	}
 }
 
+// RA-471: whatever bytes come, they are a spec that validates, or an error.
 func FuzzDecodeSpec(f *testing.F) {
 	f.Add(validSpec().Canonical())
 	f.Add(Spec{Steps: []Step{{Sh: "true"}}}.Defaulted().Canonical())

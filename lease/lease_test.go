@@ -178,7 +178,7 @@ func FuzzUplink(f *testing.F) {
 
 // TestLife plays the life of leases: who may accept, how often, what ends them, and what is
 // told to whoever acts under another authority. RA-002, RA-149, RA-443, RA-502, RA-503,
-// RA-546, RA-551, RA-575.
+// RA-546, RA-551, RA-575; the unit tests and the gate of lease validation, RA-436, RA-534.
 func TestLife(t *testing.T) {
 	leases := map[string]Lease{}
 	datadriven.RunTest(t, "testdata/life.txt", func(t *testing.T, td *datadriven.TestData) string {

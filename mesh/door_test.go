@@ -23,8 +23,9 @@ func door(t *testing.T, a, b *Mesh) Door {
 }
 
 // E10, RA-089: what the clocks of others read is for people, who are told of a difference; no
-// lease counts by it. A node whose clock is wrong takes everybody's credential for expired. It says by how
-// much its clock is off, and is let in, and lets in, as soon as the clock is right.
+// lease counts by it. A node whose clock is wrong takes everybody's credential for expired.
+// It says by how much its clock is off, and is let in, and lets in, as soon as the clock is
+// right.
 func TestE10ClockOff(t *testing.T) {
 	s := newTestSite(t, "north")
 	ca, cb := s.member(t), s.member(t)

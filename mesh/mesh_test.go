@@ -281,7 +281,7 @@ func dialErr(t *testing.T, a, b *Mesh) error {
 }
 
 // RA-093, RA-151: no version in common is a refusal that says so; of those in common the highest is
-// spoken.
+// spoken. Who is refused here never comes online (RA-498).
 func TestVersionsMustOverlap(t *testing.T) {
 	s := newTestSite(t, "north")
 	a, b := start(t, s.member(t)), start(t, s.member(t))
@@ -347,7 +347,7 @@ func TestRevocationDropsLiveConnections(t *testing.T) {
 }
 
 // RA-074: a new credential is installed while connections live, and what goes on over them
-// goes on past the end of the old one.
+// goes on past the end of the old one; without one, the end cuts it (RA-480).
 func TestCredentialExpiresOnLiveConnection(t *testing.T) {
 	s := newTestSite(t, "north")
 	ca, cb := s.member(t), s.member(t)

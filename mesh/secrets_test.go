@@ -275,7 +275,7 @@ func mustParse(t *testing.T, raw []byte) *Credential {
 	return c
 }
 
-// FuzzFrames reads every message that a peer can send first.
+// FuzzFrames reads every message that a peer can send first (RA-472).
 func FuzzFrames(f *testing.F) {
 	for _, v := range []any{hello{Versions: versions{1, 1}, Site: "S"}, helloReply{Err: &wireError{Kind: 7, Text: "no"}}, joinMessage{Request: JoinRequest{Name: "n"}}, joinReply{}, Meta{Name: "n"}, Enrolment{}} {
 		var b bytes.Buffer

@@ -111,7 +111,7 @@ func (n *Node) jobNow(t *testing.T, id forgeyard.JobID) site.Job {
 }
 
 // E13: a finished result is tried for as long as it takes, always as the same message,
-// and counts once. Before the first try it is written down.
+// and counts once (RA-449, RA-518, RA-561). Before the first try it is written down.
 func TestCompletionIsTriedUntilAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, g, c := halfNode(t)
@@ -234,7 +234,8 @@ func TestGivingUpEnds(t *testing.T) {
 	}
 }
 
-// What the log refuses as stale is settled too (E27 keeps it as evidence).
+// What the log refuses as stale is settled too, and is not tried again (RA-519; E27 keeps it
+// as evidence).
 func TestStaleCompletionIsSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _, c := halfNode(t)

@@ -43,9 +43,8 @@ func (c *chaos) checkLedger(t *testing.T, before *State) {
 
 // checkRun is what a run and its events say of each other at any index. A status is one of
 // five, of which three are terminal (RS-032, RS-038), and it is that of the last status
-// event (RS-005). A terminal run is never
-// seen without its terminal event, which is its last, so that who follows it need not wait
-// for another look (RS-080, RS-081).
+// event (RS-005). A terminal run is never seen without its terminal event, which is its
+// last, so that who follows it need not wait for another look (RS-080, RS-081).
 func checkRun(r Run, events []job.Event) string {
 	if len(events) == 0 || events[0].Kind != job.EventStatus || events[0].Message != "queued "+string(r.Kind) {
 		return fmt.Sprintf("it does not begin with its status event: %+v (RS-039)", events)

@@ -315,7 +315,7 @@ func (c *chaos) checkJob(t *testing.T, before *State, j Job) {
 	case j.Status.Terminal() && (j.Lease.Live() || len(j.Devices) > 0 || r.Status != j.Status):
 		t.Errorf("index %d: job %s is %s with a live lease, devices, or a run that is %s", c.index, j.ID, j.Status, r.Status)
 	case j.SpecID != b.SpecID || (j.Lease.State != "" && j.Lease.Authority.Spec != j.SpecID):
-		t.Errorf("index %d: job %s had spec %s, now %s, leased %s (RA-168)", c.index, j.ID, b.SpecID.Short(), j.SpecID.Short(), j.Lease.Authority.Spec.Short())
+		t.Errorf("index %d: job %s had spec %s, now %s, leased %s (RA-168, RA-511, RA-549)", c.index, j.ID, b.SpecID.Short(), j.SpecID.Short(), j.Lease.Authority.Spec.Short())
 	case b.Epoch == j.Epoch && j.Phase.Order() != 0 && j.Phase.Order() < b.Phase.Order():
 		t.Errorf("index %d: epoch %d went from %s back to %s (RA-161)", c.index, j.Epoch, b.Phase, j.Phase)
 	case j.Interruptions < 0:

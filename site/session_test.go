@@ -69,7 +69,7 @@ func (l *lab) offer(id forgeyard.JobID, session forgeyard.SessionID) forgeyard.A
 
 // acts are everything that a runner can do under an authority, each with whether it was
 // taken. All of it carries the whole authority: job, attempt, lease, spec, runner, session
-// and epoch (RA-157, RA-158, RA-162, RA-163).
+// and epoch (RA-157, RA-158, RA-162, RA-163, RA-517).
 func (l *lab) acts(a forgeyard.Authority) map[string]func() (taken bool, err error) {
 	plain := func(b Body) func() (bool, error) {
 		return func() (bool, error) { err := l.do(b).Err(); return err == nil, err }
@@ -184,7 +184,7 @@ func TestCapabilitiesOfAnotherSchema(t *testing.T) {
 // supersedes it in one entry: the job is free at once, with no wait for a deadline, and is
 // granted to the new session; whatever the old one still does is refused. What the process
 // before held is named in the answer, to be abandoned and cleaned up, and nothing of it is
-// ever continued (RA-294, RA-296, RA-298, RA-299), as after a reboot of the host (RA-303).
+// ever continued (RA-294, RA-296, RA-298, RA-299, RA-522), as after a reboot of the host (RA-303).
 func TestE09NewSessionSupersedesAtOnce(t *testing.T) {
 	for _, state := range []string{"waits", "is granted anew", "runs again"} {
 		t.Run("the job "+state, func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestE09NewSessionSupersedesAtOnce(t *testing.T) {
 // E06: a restarted agent cannot revive what its predecessor ran. The lease is of the old
 // session, so the new one has no authority over it, neither by what it finds on its disk
 // nor with its own session in the old one's place; it gets the work only by a grant of its
-// own, with a higher epoch (RA-171).
+// own, with a higher epoch (RA-171, RA-457, RA-521, RA-564).
 func TestE06RestartRevivesNothing(t *testing.T) {
 	probe := newLab(t)
 	for name := range probe.acts(forgeyard.Authority{}) {

@@ -317,7 +317,7 @@ func TestCancel(t *testing.T) {
 // RA-304, RA-314, RA-315, RA-316, RA-317, RA-446: after a lost link the same session is answered lease by lease, though
 // its own copy of the log has seen nothing of what happened meanwhile: what is to go on goes
 // on under a new deadline, what was cancelled is cancelled and reported, what is stale is
-// killed, and nothing of it is started again.
+// killed, and nothing of it is started again (RA-445, RA-540, RA-565).
 func TestResync(t *testing.T) {
 	r := newRig(t)
 	small := func(s *job.Spec) { s.Resources.MilliCPU = 100 }

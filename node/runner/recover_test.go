@@ -57,7 +57,7 @@ func TestCrashing(t *testing.T) {
 // A runner that was killed: its successor ends what it left, saves the log, and keeps the
 // completion that was under way. It finds all three where they were written while the work
 // ran, in the folder agent and in the spool (RA-172, RA-175); no process of before is left
-// (RA-301, RA-302), nor a folder that nobody names.
+// (RA-301, RA-302), nor a folder that nobody names (RA-450, RA-542).
 func TestRecover(t *testing.T) {
 	for _, kind := range []job.Sandbox{job.SandboxStrict, job.SandboxProcess} {
 		t.Run(string(kind), func(t *testing.T) { testRecover(t, kind) })
@@ -130,7 +130,7 @@ func testRecover(t *testing.T, kind job.Sandbox) {
 }
 
 // Damaged or foreign state is put aside and told, and touches nothing outside: what stands
-// on the disk is no authority (RA-171).
+// on the disk is no authority (RA-171, RA-572).
 func TestRecoverDistrustsItsState(t *testing.T) {
 	b := newBench(t)
 	victim := filepath.Join(b.dir, "victim")

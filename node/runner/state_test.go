@@ -45,7 +45,7 @@ func TestStateFileOfVersion1(t *testing.T) {
 }
 
 // FuzzReadState: whatever stands in a state file, it is a state or an error, and a state
-// is written and read as the same.
+// is written and read as the same (RA-473).
 func FuzzReadState(f *testing.F) {
 	if b, err := os.ReadFile("testdata/state-v1.json"); err == nil {
 		f.Add(b)
