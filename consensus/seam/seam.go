@@ -1,7 +1,7 @@
 // Package seam names what a simulation may put in the place of a group's own parts: the
 // disk under its log, something between it and its transport, and the lack of a guard.
 //
-// The product never sets any of it (a test of internal/arch sees to that). The
+// The product never sets any of it (the rule "seam" of internal/arch sees to that). The
 // simulation does: it shows with a guard taken out that the fault which the guard holds
 // back is real, and would be found.
 package seam

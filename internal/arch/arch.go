@@ -9,6 +9,7 @@
 //	         goroutine, no randomness, no lock, no log
 //	comments every package says what it is for
 //	wiring   no init function, no blank import: main wires everything
+//	seam     only tests and the simulation take a guard of the log out
 //	budget   functions, files and packages that fit a sitting, or a reason
 //
 // Every check is a function from a tree to findings, so that the tests can show

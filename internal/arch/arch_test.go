@@ -45,6 +45,7 @@ func TestLayers(t *testing.T)   { none(t, checkLayers(house(t), table)) }
 func TestPurity(t *testing.T)   { none(t, checkPurity(house(t), table)) }
 func TestComments(t *testing.T) { none(t, checkComments(house(t))) }
 func TestWiring(t *testing.T)   { none(t, checkWiring(house(t))) }
+func TestSeam(t *testing.T)     { none(t, checkSeam(house(t))) }
 func TestBudget(t *testing.T)   { none(t, checkBudget(house(t), reasons)) }
 
 // The table speaks only of packages that it places, and a purity that the layers
