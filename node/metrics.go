@@ -104,6 +104,7 @@ func registerLive(r *prometheus.Registry, n *Node) {
 		return float64(n.replica.State().Index)
 	}))
 	n.batchMetrics(r)
+	n.siteMetrics(r)
 }
 
 // batchMetrics tell how well proposals gather on a leader.

@@ -149,6 +149,23 @@ func (c *change) formatRaise(b FormatRaise) error {
 	return nil
 }
 
+// ReadByAll is the newest format that the sessions of all these members read: how far the
+// ratchet can go with them. Those who read less than limit are named.
+func (s *State) ReadByAll(ids []forgeyard.RunnerID, limit Format) (newest Format, less []string) {
+	for i, id := range ids {
+		m, _ := s.Members.Get(id)
+		reads := max(m.Session.Formats.Max, 1)
+		if i == 0 || reads < newest {
+			newest = reads
+		}
+		if reads < limit {
+			less = append(less, s.memberName(id))
+		}
+	}
+	slices.Sort(less)
+	return max(newest, s.LogFormat()), less
+}
+
 // BehindFormat lists the members whose program does not read the log's format, by name.
 func (s *State) BehindFormat() []string {
 	var out []string

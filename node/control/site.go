@@ -72,7 +72,7 @@ func (s siteService) Status(ctx context.Context, _ *connect.Request[forgeyardv1.
 			v.Leader = &forgeyardv1.SiteStatus_LeaderRef{RunnerId: m.RunnerId, Name: m.Name}
 		}
 	}
-	v.Advice = advice(v.Members, st.Config.Voters)
+	v.Advice = Advice(v.Members, st.Config.Voters)
 	return connect.NewResponse(v), nil
 }
 
@@ -340,8 +340,8 @@ func mayPromote(all []*forgeyardv1.Member, id string, bound int) error {
 	return nil
 }
 
-// advice says what the site cannot survive as it is, and what to do.
-func advice(members []*forgeyardv1.Member, bound int) []string {
+// Advice says what the site cannot survive as it is, and what to do.
+func Advice(members []*forgeyardv1.Member, bound int) []string {
 	var out []string
 	n, voters := 0, 0
 	for _, m := range members {

@@ -1,0 +1,103 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/control"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// voting counts the voters of these members, and how many more of them may be lost before
+// the rest is no majority: below zero when it is none already.
+func voting(members []*forgeyardv1.Member) (voters, spare int) {
+	alive := 0
+	for _, m := range members {
+		if !m.Voter {
+			continue
+		}
+		voters++
+		if m.State == string(mesh.StateAlive) {
+			alive++
+		}
+	}
+	return voters, alive - (voters/2 + 1)
+}
+
+func (n *Node) checkVoters() *forgeyardv1.Health_Check {
+	return judgeVoters(n.Members(), n.replica.State().Config.Voters)
+}
+
+// judgeVoters warns of what nobody would choose: a site of three nodes or more whose voters
+// survive no loss, or one less than they could. A smaller site is the matter of `quorum`.
+func judgeVoters(members []*forgeyardv1.Member, bound int) *forgeyardv1.Health_Check {
+	c := check("voters")
+	voters, spare := voting(members)
+	c.Detail = fmt.Sprintf("%d voters of %d members, bound %d; %d more may be lost", voters, len(members), bound, max(0, spare))
+	advice := control.Advice(members, bound)
+	if len(advice) > 0 {
+		c.Detail += "; " + strings.Join(advice, "; ")
+	}
+	if len(members) >= 3 && (voters <= 1 || voters%2 == 0) {
+		c.Status, c.Fix = checkWarn, "forgeyard-node site members shows who votes; site promote and site demote change it"
+	}
+	return c
+}
+
+func (n *Node) checkLogFormat() *forgeyardv1.Health_Check {
+	return judgeFormat(n.replica.State(), n.voterIDs(), site.FormatNow)
+}
+
+// judgeFormat says which incarnation of the site this is, how its log is written, and who
+// keeps the format from rising to what this program writes.
+func judgeFormat(st *site.State, voters []forgeyard.RunnerID, writes site.Format) *forgeyardv1.Health_Check {
+	c := check("format")
+	read, less := st.ReadByAll(voters, writes)
+	c.Detail = fmt.Sprintf("incarnation %d, log format %d; all voters read up to %d, this program writes up to %d", st.Incarnation, st.LogFormat(), read, writes)
+	if len(less) > 0 {
+		c.Status, c.Fix = checkWarn, "upgrade and restart "+strings.Join(less, ", ")
+	}
+	return c
+}
+
+func (n *Node) voterIDs() []forgeyard.RunnerID {
+	var out []forgeyard.RunnerID
+	for _, m := range n.group.Members() {
+		if m.Voter {
+			out = append(out, forgeyard.RunnerID(m.ID))
+		}
+	}
+	return out
+}
+
+// siteMetrics tell which incarnation this node is of, what the log's format waits for, and
+// how many voters may be lost.
+func (n *Node) siteMetrics(r *prometheus.Registry) {
+	add := func(name, help string, of func() float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: name, Help: help}, func() float64 {
+			if n.group == nil || n.gossip == nil {
+				return 0 // it is not open yet
+			}
+			return of()
+		}))
+	}
+	add("site_incarnation", "Incarnation of the site that this node is in.", func() float64 { return float64(n.replica.State().Incarnation) })
+	add("log_format", "Format of the site's log.", func() float64 { return float64(n.replica.State().LogFormat()) })
+	add("log_format_readable", "Newest log format that all voters read.", func() float64 {
+		read, _ := n.replica.State().ReadByAll(n.voterIDs(), site.FormatNow)
+		return float64(read)
+	})
+	add("raft_voters", "Voters of the site.", func() float64 {
+		voters, _ := voting(n.Members())
+		return float64(voters)
+	})
+	add("raft_voters_spare", "Voters that may be lost besides before nothing can be decided; below 0: it is so.", func() float64 {
+		_, spare := voting(n.Members())
+		return float64(spare)
+	})
+}

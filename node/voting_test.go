@@ -1,0 +1,106 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/node/control"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// membersOf reads "v" for a voter, "V" for a dead one, "r" for one that does not vote.
+func membersOf(word string) []*forgeyardv1.Member {
+	var out []*forgeyardv1.Member
+	for _, x := range word {
+		m := &forgeyardv1.Member{State: "alive", Voter: x != 'r'}
+		if x == 'V' {
+			m.State = "dead"
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// What the voters survive, and what a person is warned of.
+func TestVotersAreJudged(t *testing.T) {
+	for word, want := range map[string]struct {
+		spare  int
+		status string
+	}{
+		"v": {0, checkOK}, "vr": {0, checkOK}, // small: `quorum` speaks of two nodes
+		"vrr": {0, checkWarn}, "vvr": {0, checkWarn}, "vvv": {1, checkOK}, "vvV": {0, checkOK}, "vVV": {-1, checkOK},
+		"vvvv": {1, checkWarn}, "vvvvv": {2, checkOK}, "vvvrr": {1, checkOK}, "rrr": {-1, checkWarn},
+	} {
+		_, spare := voting(membersOf(word))
+		c := judgeVoters(membersOf(word), 3)
+		if spare != want.spare || c.Status != want.status || (c.Status == checkWarn) != (c.Fix != "") {
+			t.Errorf("%s: %d may be lost; %v", word, spare, c)
+		}
+		for _, line := range control.Advice(membersOf(word), 3) {
+			if !strings.Contains(c.Detail, line) {
+				t.Errorf("%s: %q is not said: %q", word, line, c.Detail)
+			}
+		}
+	}
+}
+
+// The voters that keep the log's format down are named; one that does not vote keeps
+// nothing down.
+func TestFormatIsJudged(t *testing.T) {
+	st := &site.State{Incarnation: 3, Format: 2}
+	for id, reads := range map[forgeyard.RunnerID]site.Format{"a": 4, "b": 2, "c": 3, "d": 0} {
+		st.Members = st.Members.Put(id, site.Member{Runner: id, Name: "bench-" + string(id), Session: site.Session{ID: "s", Formats: site.FormatRange{Max: reads}}})
+	}
+	for _, c := range []struct {
+		voters []forgeyard.RunnerID
+		read   string
+		fix    string
+	}{
+		{[]forgeyard.RunnerID{"a"}, "up to 4", ""},
+		{[]forgeyard.RunnerID{"a", "c"}, "up to 3", "upgrade and restart bench-c"},
+		{[]forgeyard.RunnerID{"c", "a", "b"}, "up to 2", "upgrade and restart bench-b, bench-c"},
+		{nil, "up to 2", ""},
+	} {
+		got := judgeFormat(st, c.voters, 4)
+		if !strings.HasPrefix(got.Detail, "incarnation 3, log format 2; all voters read "+c.read+",") || got.Fix != c.fix || (got.Status == checkWarn) != (c.fix != "") {
+			t.Errorf("%v: %v", c.voters, got)
+		}
+	}
+}
+
+// `doctor` and /metrics of a node that runs show the same.
+func TestDoctorAndMetricsShowTheVoters(t *testing.T) {
+	p := makeSite(t, 1)[0]
+	p.wait("the format of this program", func() bool { return p.node.replica.State().LogFormat() == site.FormatNow })
+	checks := map[string]*forgeyardv1.Health_Check{}
+	for _, c := range p.node.Doctor(t.Context()).Health.Checks {
+		checks[c.Name] = c
+	}
+	if c := checks["voters"]; c == nil || c.Status != checkOK || !strings.Contains(c.Detail, "one node: the site stops when it does") {
+		t.Errorf("%v", c)
+	}
+	if c := checks["format"]; c == nil || c.Status != checkOK || !strings.HasPrefix(c.Detail, fmt.Sprintf("incarnation 1, log format %d;", site.FormatNow)) {
+		t.Errorf("%v", c)
+	}
+	families, err := p.node.metrics.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		if len(f.GetMetric()) == 1 {
+			got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	for name, want := range map[string]float64{
+		"forgeyard_site_incarnation": 1, "forgeyard_log_format": float64(site.FormatNow), "forgeyard_log_format_readable": float64(site.FormatNow),
+		"forgeyard_raft_voters": 1, "forgeyard_raft_voters_spare": 0,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s is %v, want %v", name, v, want)
+		}
+	}
+}
