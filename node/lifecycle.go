@@ -11,6 +11,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/capability"
+	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/executor/process"
@@ -223,7 +224,7 @@ func (n *Node) shutdown(ctx context.Context) {
 		x.stop("drain", "the node stops")
 	}
 	n.awaitExecutions(ctx, grace)
-	n.handOver(ctx)
+	n.handOver(ctx, true)
 }
 
 func (n *Node) awaitExecutions(ctx context.Context, grace time.Duration) {
@@ -245,15 +246,27 @@ func (n *Node) awaitExecutions(ctx context.Context, grace time.Duration) {
 	}
 }
 
-// handOver gives the leadership to the most current voter, if this node leads and there is
-// another: that costs far less than the election that follows a leader's silence.
-func (n *Node) handOver(ctx context.Context) {
+// handOver gives the leadership to another voter, if this node leads and there is one that
+// may have it: that costs far less than the election that follows a leader's silence.
+func (n *Node) handOver(ctx context.Context, stops bool) {
 	if !n.group.IsLeader() || len(n.otherVoters()) == 0 {
 		return
 	}
-	if err := n.group.Transfer(ctx, ""); err != nil {
-		n.log.Info("leadership was not handed over", "err", err)
+	var heirs []controllers.Heir
+	for _, f := range n.group.Stats().Followers {
+		if f.Voter && f.Known {
+			heirs = append(heirs, controllers.Heir{Runner: forgeyard.RunnerID(f.ID), Behind: f.Lag, Silent: f.Silent})
+		}
+	}
+	to, ok := controllers.Successor(n.replica.State(), heirs, stops)
+	if !ok && !stops {
+		n.log.Info("leadership is kept while this node drains: every other voter drains too, is silent or is to lose its vote")
 		return
 	}
-	n.log.Info("leadership handed over")
+	// One that stops and knows no better lets raft choose.
+	if err := n.group.Transfer(ctx, string(to)); err != nil {
+		n.log.Info("leadership was not handed over", "to", n.memberName(to), "err", err)
+		return
+	}
+	n.log.Info("leadership handed over", "to", n.memberName(to))
 }

@@ -161,7 +161,7 @@ func (n *Node) applied(a replica.Applied) {
 	case site.MemberSet:
 		go n.mesh.Recheck()
 		if m, _ := a.State.Members.Get(n.enrolment.RunnerID); a.Live && m.Draining {
-			go n.handOver(context.Background())
+			go n.handOver(context.Background(), false)
 		}
 	}
 	n.metrics.applied(a)
