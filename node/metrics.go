@@ -103,6 +103,9 @@ func registerLive(r *prometheus.Registry, n *Node) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "raft_applied_index", Help: "Last entry applied."}, func() float64 {
 		return float64(n.replica.State().Index)
 	}))
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "agent_stuck_trees", Help: "Process trees that were killed and do not die."}, func() float64 {
+		return float64(len(n.stuckTrees()))
+	}))
 	n.batchMetrics(r)
 	n.siteMetrics(r)
 }

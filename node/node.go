@@ -38,6 +38,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/ender"
 	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/leading"
 	"github.com/forgeyard/forgeyard-node/node/replica"
@@ -86,6 +87,7 @@ type Node struct {
 	executors map[job.Sandbox]executor.Executor
 	runner    *runner.Runner
 	keeper    *keeper.Keeper // nil: there is none
+	ender     *ender.Ender   // of trees; knows which do not die
 	devices   *supervisor.Supervisor
 	witness   *uplink.Witness
 	link      *uplink.Link
@@ -208,7 +210,7 @@ func (n *Node) openData(_ context.Context, c *closers) error {
 	n.credential.Store(n.enrolment.Credential)
 	n.log = n.log.With("runner", n.enrolment.RunnerID, "session", forgeyard.Short(n.session))
 	n.metrics = newMetrics(n)
-	n.local, n.backlog = newLocal(), newBacklog()
+	n.local, n.backlog, n.ender = newLocal(), newBacklog(), ender.New(n.clock, n.log)
 	return n.checkSuperseded()
 }
 

@@ -249,6 +249,9 @@ func (n *Node) refusing() []agent.Refusal {
 	if m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID); ok && m.Draining {
 		no(job.RejectDraining, "the node drains")
 	}
+	if stuck := n.stuckTrees(); len(stuck) > 0 {
+		no(job.RejectPreparation, stuckText(stuck, n.clock.Now()))
+	}
 	if n.caps.Load() == nil {
 		no(job.RejectPreparation, "the machine is still being probed")
 	}
@@ -264,6 +267,9 @@ func (n *Node) refusingWords() []string {
 	}
 	if ok && m.Disabled {
 		out = append(out, "disabled")
+	}
+	if len(n.stuckTrees()) > 0 {
+		out = append(out, "unhealthy")
 	}
 	if c := n.caps.Load(); c != nil && len(c.Sandboxes) == 0 {
 		out = append(out, "capacity")

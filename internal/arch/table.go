@@ -74,6 +74,7 @@ var table = []line{
 	{dir: "node/executor/exectest", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/process", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/sandbox", never: []string{"consensus", "mesh", "site"}},
+	{dir: "node/executor/ender", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/keeper", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/runner/spool", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/runner", never: []string{"consensus", "mesh"}},

@@ -22,8 +22,6 @@ const (
 	minWindow = 2 * time.Second
 	// maxCritical bounds how long a critical section may delay the stop signal.
 	maxCritical = 20 * time.Second
-	// killLook is how long one try to end a tree lasts before it is told and tried again.
-	killLook = 30 * time.Second
 	// retryFirst and retryMost bound the pause between tries to deliver outputs.
 	retryFirst = 500 * time.Millisecond
 	retryMost  = 15 * time.Second

@@ -37,6 +37,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/ender"
 )
 
 // Config of a runner.
@@ -59,6 +60,8 @@ type Config struct {
 	// Keeper ends a tree at its deadline although this process is stopped or dead. Nil: only
 	// this process does.
 	Keeper Keeper
+	// Ender ends trees, and knows which do not die. Nil: one of its own.
+	Ender *ender.Ender
 	// SpoolLimit holds a workload back when that much log was not flushed. Zero: spool.DefaultLimit.
 	SpoolLimit int64
 }
@@ -93,6 +96,9 @@ func New(cfg Config) (*Runner, error) {
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return nil, forgeyard.E("runner", executor.KindOfDisk(err), err)
 		}
+	}
+	if cfg.Ender == nil {
+		cfg.Ender = ender.New(cfg.Clock, cfg.Log)
 	}
 	return &Runner{cfg: cfg, active: map[string]*Attempt{}}, nil
 }

@@ -5,6 +5,7 @@ package runner
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,10 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/tree"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/ender"
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 )
 
@@ -440,4 +444,75 @@ func owner(t *testing.T, path string) uint32 {
 		t.Fatal(err)
 	}
 	return ownerOf(st)
+}
+
+// stubborn starts trees that do not die when they are told to.
+type stubborn struct {
+	executor.Executor
+	tries chan int
+	dies  chan struct{}
+}
+
+func (s stubborn) Start(ctx context.Context, r executor.Request) (executor.Handle, error) {
+	h, err := s.Executor.Start(ctx, r)
+	return &stubbornTree{Handle: h, of: s}, err
+}
+
+type stubbornTree struct {
+	executor.Handle
+	of  stubborn
+	try int
+}
+
+func (h *stubbornTree) Kill(ctx context.Context) error {
+	h.try++
+	h.of.tries <- h.try
+	select {
+	case <-h.of.dies:
+		return h.Handle.Kill(ctx)
+	default:
+		return forgeyard.Errorf("kill", forgeyard.Other, "it waits for the kernel")
+	}
+}
+
+// E18: an attempt whose tree does not die is held, and named, until it is dead. Then it ends
+// as it would have.
+func TestTreeThatDoesNotDie(t *testing.T) {
+	s := stubborn{executors(t)[job.SandboxProcess], make(chan int), make(chan struct{})}
+	e := ender.New(clock.System(), slog.New(slog.DiscardHandler))
+	b := newBench(t, func(c *Config) {
+		c.Ender, c.Executors = e, map[job.Sandbox]executor.Executor{job.SandboxProcess: s}
+	})
+	sp := spec("echo done")
+	sp.Sandbox = job.SandboxProcess
+	a := b.start(task(sp))
+	for range 2 { // with the second, the first was in vain
+		select {
+		case <-s.tries:
+		case <-a.Done():
+			t.Fatalf("it ended before it was killed: %s", b.text(a))
+		}
+	}
+	stuck := e.Stuck()
+	pid, _ := a.Process()
+	if len(stuck) != 1 || stuck[0].ID != epochName(a.Authority()) || stuck[0].PID != pid || !strings.Contains(stuck[0].Why, "waits for the kernel") {
+		t.Errorf("%+v, process %d", stuck, pid)
+	}
+	select {
+	case <-a.Done():
+		t.Error("it has ended, and its tree lives")
+	default:
+	}
+	close(s.dies)
+	go func() {
+		for range s.tries {
+		}
+	}()
+	if res, end := b.wait(a); end.Kind != EndCompleted || res.Outcome != job.OutcomeDone || b.stdout(a) != "done\n" {
+		t.Errorf("%+v %+v", res, end)
+	}
+	if stuck := e.Stuck(); len(stuck) != 0 {
+		t.Errorf("it is dead: %+v", stuck)
+	}
+	close(s.tries)
 }

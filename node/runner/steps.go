@@ -47,7 +47,7 @@ func (a *Attempt) runStep(i int, s job.Step, late <-chan time.Time) *verdict {
 	}
 	w := &watch{a: a, h: h, late: late, folders: a.folders()}
 	w.run()
-	a.kill(h)
+	a.run.cfg.Ender.End(a.id, h)
 	w.last()
 	x := h.Wait()
 	r := job.StepResult{Name: s.Name, ExitCode: x.Code, Took: a.run.cfg.Clock.Now().Sub(began)}
@@ -112,23 +112,6 @@ func (a *Attempt) request(n int, s job.Step) executor.Request {
 func (a *Attempt) folders() Folders {
 	in := func(d string) string { return filepath.Join(a.root, d) }
 	return Folders{Ckpt: in(executor.CkptDir), Ctl: in(executor.CtlDir), Build: in(executor.BuildDir)}
-}
-
-// kill ends the tree and does not return before that is confirmed: nothing may be
-// done, given back or proposed while something of it could still act (E29).
-func (a *Attempt) kill(h executor.Handle) {
-	for {
-		ctx, cancel := context.WithTimeout(context.Background(), killLook)
-		err := h.Kill(ctx)
-		cancel()
-		if err == nil {
-			return
-		}
-		a.run.cfg.Log.Error("the process tree does not end; the attempt is held until it does", "attempt", a.id, "pid", h.PID(), "err", err)
-		if forgeyard.KindOf(err) != forgeyard.Unavailable {
-			<-a.run.cfg.Clock.After(time.Second)
-		}
-	}
 }
 
 // judge says what a step's end means; nil: go on with the next.

@@ -237,7 +237,7 @@ func (w *watch) terminate() {
 
 func (w *watch) strike() {
 	w.stage, w.timer = stageKilled, nil
-	w.a.kill(w.h)
+	w.a.run.cfg.Ender.End(w.a.id, w.h)
 }
 
 // last, after the tree is confirmed gone, waits for a look that is under way and takes what was
