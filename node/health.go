@@ -53,10 +53,10 @@ func (n *Node) checkDisk() *forgeyardv1.Health_Check {
 	case err != nil:
 		c.Status, c.Detail = checkFail, err.Error()
 	case free < minFreeDisk:
-		c.Status, c.Detail = checkFail, fmt.Sprintf("%d bytes are free at %s, below %d no work is taken", free, n.dir.path, int64(minFreeDisk))
+		c.Status, c.Detail = checkFail, fmt.Sprintf("%d MiB are free at %s, below %d MiB no work is taken", free>>20, n.dir.path, int64(minFreeDisk)>>20)
 		c.Fix = "free space there, or run: forgeyard-node cas gc"
 	default:
-		c.Detail = fmt.Sprintf("%d bytes are free at %s", free, n.dir.path)
+		c.Detail = fmt.Sprintf("%d MiB are free at %s", free>>20, n.dir.path)
 	}
 	return c
 }
@@ -68,9 +68,9 @@ func (n *Node) checkStore(ctx context.Context) *forgeyardv1.Health_Check {
 	case err != nil:
 		c.Status, c.Detail, c.Fix = checkFail, err.Error(), "look at the log of the node"
 	case u.Limit > 0 && u.Bytes > u.Limit*9/10:
-		c.Status, c.Detail, c.Fix = checkWarn, fmt.Sprintf("%d of %d bytes are used", u.Bytes, u.Limit), "run: forgeyard-node cas gc, or raise cas.limit in node.yaml"
+		c.Status, c.Detail, c.Fix = checkWarn, fmt.Sprintf("%d of %d MiB are used", u.Bytes>>20, u.Limit>>20), "run: forgeyard-node cas gc, or raise cas.limit in node.yaml"
 	default:
-		c.Detail = fmt.Sprintf("%d objects, %d bytes", u.Objects, u.Bytes)
+		c.Detail = fmt.Sprintf("%d objects, %d MiB", u.Objects, u.Bytes>>20)
 	}
 	return c
 }

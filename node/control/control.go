@@ -144,6 +144,21 @@ func propose(ctx context.Context, n Node, body site.Body) (site.Reply, error) {
 	return r, r.Err()
 }
 
+// lookUp finds a job in this node's copy of the log. What is not there may only not have come
+// yet, and "not found" would be a lie: it is said when the copy has all that was committed,
+// else that nobody can say.
+func lookUp(ctx context.Context, n Node, word string, find func(*site.State, string) (site.Job, error)) (site.Job, error) {
+	j, err := find(n.Site(), word)
+	if forgeyard.KindOf(err) != forgeyard.NotFound {
+		return j, err
+	}
+	if _, behind := n.Current(ctx); behind != nil {
+		return j, forgeyard.Errorf("job", forgeyard.Unavailable, "%q is not in this node's copy of the log, which may be behind: %v", forgeyard.Clip(word, 40), behind).
+			WithHint("ask another node, or look at this one: forgeyard-node doctor")
+	}
+	return find(n.Site(), word)
+}
+
 // findJob finds a job by its id, its run's id, or the last letters of either, if
 // they name one alone.
 func findJob(s *site.State, word string) (site.Job, error) {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -81,5 +82,44 @@ func TestCheckStatus(t *testing.T) {
 	}
 	if err := checkStatus("gone"); forgeyard.KindOf(err) != forgeyard.Invalid || !strings.Contains(err.Error(), "queued") {
 		t.Errorf("%v", err)
+	}
+}
+
+// behind is a node whose copy of the log stands still, or comes up while it is asked.
+type behind struct {
+	Node
+	now, then *site.State
+	err       error
+}
+
+func (b *behind) Site() *site.State { return b.now }
+
+func (b *behind) Current(context.Context) (uint64, error) {
+	b.now = b.then
+	return 1, b.err
+}
+
+// "Not found" is said by a copy of the log that has everything: one that stands still does not
+// know, and one that is a moment behind is waited for.
+func TestLookUpInACopyThatIsBehind(t *testing.T) {
+	const id = "01HF00000000000000000KAAAA"
+	empty := &site.State{}
+	full := &site.State{}
+	full.Jobs = full.Jobs.Put(id, site.Job{ID: id})
+	still := forgeyard.Errorf("read", forgeyard.Unavailable, "no majority")
+	for name, c := range map[string]struct {
+		n    behind
+		ok   bool
+		kind forgeyard.Kind
+	}{
+		"stands still":               {behind{now: empty, then: empty, err: still}, false, forgeyard.Unavailable},
+		"comes up":                   {behind{now: empty, then: full}, true, 0},
+		"has all":                    {behind{now: empty, then: empty}, false, forgeyard.NotFound},
+		"has it, and nobody vouches": {behind{now: full, then: full, err: still}, true, 0},
+	} {
+		j, err := lookUp(t.Context(), &c.n, id, findJob)
+		if (err == nil) != c.ok || (err != nil && forgeyard.KindOf(err) != c.kind) || (c.ok && j.ID != id) {
+			t.Errorf("%s: %q %v", name, j.ID, err)
+		}
 	}
 }

@@ -117,7 +117,7 @@ func (s jobService) RevokeLease(ctx context.Context, r *connect.Request[forgeyar
 	if strings.TrimSpace(r.Msg.Reason) == "" {
 		return nil, forgeyard.Errorf("lease revoke", forgeyard.Invalid, "the reason is empty").WithHint("say why: it stands in the site's events")
 	}
-	j, err := findLease(s.n.Site(), r.Msg.Lease)
+	j, err := lookUp(ctx, s.n, r.Msg.Lease, findLease)
 	if err != nil {
 		return nil, err
 	}

@@ -98,12 +98,11 @@ func (s jobService) List(_ context.Context, r *connect.Request[forgeyardv1.ListJ
 }
 
 func (s jobService) Show(ctx context.Context, r *connect.Request[forgeyardv1.ShowJobRequest]) (*connect.Response[forgeyardv1.Job], error) {
-	st := s.n.Site()
-	j, err := findJob(st, r.Msg.JobId)
+	j, err := lookUp(ctx, s.n, r.Msg.JobId, findJob)
 	if err != nil {
 		return nil, err
 	}
-	v := Job(st, j, true)
+	v := Job(s.n.Site(), j, true)
 	if !j.Status.Terminal() && !j.Lease.Live() {
 		if held, all, err := s.n.Explain(ctx, j.ID); err == nil {
 			v.HeldBack, v.Candidates = held, all
@@ -115,7 +114,7 @@ func (s jobService) Show(ctx context.Context, r *connect.Request[forgeyardv1.Sho
 }
 
 func (s jobService) Cancel(ctx context.Context, r *connect.Request[forgeyardv1.CancelJobRequest]) (*connect.Response[forgeyardv1.CancelResponse], error) {
-	j, err := findJob(s.n.Site(), r.Msg.JobId)
+	j, err := lookUp(ctx, s.n, r.Msg.JobId, findJob)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +132,7 @@ func (s jobService) Log(ctx context.Context, r *connect.Request[forgeyardv1.LogR
 	default:
 		return forgeyard.Errorf("log", forgeyard.Invalid, "stream %q is not stdout, stderr, agent or structured", forgeyard.Clip(r.Msg.Stream, 40))
 	}
-	j, err := findJob(s.n.Site(), r.Msg.JobId)
+	j, err := lookUp(ctx, s.n, r.Msg.JobId, findJob)
 	if err != nil {
 		return err
 	}
@@ -161,18 +160,17 @@ func (s runService) List(_ context.Context, r *connect.Request[forgeyardv1.ListR
 	return connect.NewResponse(out), nil
 }
 
-func (s runService) find(word string) (site.Run, error) {
-	st := s.n.Site()
-	j, err := findJob(st, word)
+func (s runService) find(ctx context.Context, word string) (site.Run, error) {
+	j, err := lookUp(ctx, s.n, word, findJob)
 	if err != nil {
 		return site.Run{}, err
 	}
-	r, _ := st.Runs.Get(j.Run)
+	r, _ := s.n.Site().Runs.Get(j.Run)
 	return r, nil
 }
 
-func (s runService) Show(_ context.Context, r *connect.Request[forgeyardv1.ShowRunRequest]) (*connect.Response[forgeyardv1.Run], error) {
-	v, err := s.find(r.Msg.RunId)
+func (s runService) Show(ctx context.Context, r *connect.Request[forgeyardv1.ShowRunRequest]) (*connect.Response[forgeyardv1.Run], error) {
+	v, err := s.find(ctx, r.Msg.RunId)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +180,7 @@ func (s runService) Show(_ context.Context, r *connect.Request[forgeyardv1.ShowR
 // Attach streams the ordered events until the run is terminal: numbers have no gap
 // and never repeat, and the terminal event is the last (RSE).
 func (s runService) Attach(ctx context.Context, r *connect.Request[forgeyardv1.AttachRequest], out *connect.ServerStream[forgeyardv1.RunEvent]) error {
-	run, err := s.find(r.Msg.RunId)
+	run, err := s.find(ctx, r.Msg.RunId)
 	if err != nil {
 		return err
 	}
