@@ -51,7 +51,7 @@ demo: build ## a site of three nodes loses its uplink and a runner, and goes on 
 	bin/forgeyard-node demo $(ARGS)
 
 .PHONY: test
-test: setup ## everything that must be green: check, unit, e2e, 2000 simulated sites
+test: setup ## everything that must be green: check, unit, e2e, partitions, and the simulated sites of three nets
 	@$(phase) build $(MAKE) --no-print-directory build
 	@$(phase) check $(MAKE) --no-print-directory check
 	@$(phase) unit  $(MAKE) --no-print-directory unit

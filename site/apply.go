@@ -359,8 +359,10 @@ func (c *change) supersede(r forgeyard.RunnerID, session forgeyard.SessionID) []
 			}
 		} else if j.Status == job.Unknown {
 			gone = append(gone, a.Lease)
-			j.Certain = true
-			c.settleUnknown(&j)
+			if j.lastGranted() {
+				j.Certain = true
+				c.settleUnknown(&j)
+			}
 		}
 		c.putJob(j)
 	}

@@ -84,7 +84,7 @@ func (c *change) revoke(b Revoke) error {
 func (c *change) takeAway(j *Job, detail, reason string) {
 	acting := j.Lease.State == lease.Accepted || (j.Status == job.Unknown && !j.Certain)
 	c.endLease(j, lease.EndRevoked, detail)
-	if !acting || !(j.Lease.Protected || j.CancelAt != 0) {
+	if !acting || !(j.Lease.WaitsForCertain() || j.CancelAt != 0) {
 		c.requeue(j, reason)
 		return
 	}
@@ -103,7 +103,7 @@ func (c *change) stopped(b Stopped) error {
 	if err := lease.Check(j.Lease.Authority, b.Authority); err != nil {
 		return err
 	}
-	if j.Status != job.Unknown || j.Certain {
+	if j.Status != job.Unknown || j.Certain || !j.lastGranted() {
 		return nil
 	}
 	j.Certain = true
@@ -112,6 +112,11 @@ func (c *change) stopped(b Stopped) error {
 	c.putJob(j)
 	return nil
 }
+
+// lastGranted reports whether the job's lease is known to be the last that anybody was
+// granted. After a forced recovery it is not: the part of the log that was lost may have
+// granted a later one, of which this lease's holder knows nothing.
+func (j Job) lastGranted() bool { return j.Lease.Reason != lease.EndRecovered }
 
 // silence notes that a runner is not heard, or is again. A word about a session that was
 // superseded is out of date.

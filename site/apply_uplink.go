@@ -169,7 +169,7 @@ func (c *change) raiseTerm(j Job, g lease.Grant) {
 	acting := j.Lease.Live() || (j.Status == job.Unknown && !j.Certain)
 	c.endLease(&j, lease.EndRevoked, "the central daemon raised the term")
 	j.Term, j.Grant = g.Term, &g
-	if acting && j.Lease.Protected {
+	if acting && j.Lease.WaitsForCertain() {
 		// The old holder can no longer commit, and may still act.
 		c.releaseDevices(&j)
 		j.Status, j.Phase, j.Certain, j.Reason, j.StopKind, j.StopReason = job.Unknown, job.PhaseUnknown, false, "delegated anew while it ran", "", ""

@@ -152,26 +152,27 @@ func (c *change) adopt(b Recover, r *Recovered) {
 	}
 }
 
-// fenceJob ends what somebody may hold, and puts a job whose effects are protected into
-// doubt also where this state knows of no holder: the lost part of the log may have had
-// one. The new leader counts the whole length of the policy before it is certain.
+// fenceJob ends what somebody may hold, and puts a job that waits for certainty into doubt
+// also where this state knows of no holder, or of an earlier one: the lost part of the log
+// may have had another. The new leader counts the whole length of the policy before it is
+// certain; the word of a holder that this state knows is not enough (see lastGranted).
 func (c *change) fenceJob(j *Job, r *Recovered) {
 	const why = "the site was recovered by force"
-	protected := j.Spec.Effects == job.EffectsProtected
+	waits := j.Spec.Effects == job.EffectsProtected || c.policy(j.Spec).NoReplace
 	switch {
 	case j.Lease.Live():
 		r.Leases++
 		c.endLease(j, lease.EndRecovered, why)
 		j.Interruptions++
-	case protected && j.Status == job.Queued:
+	case waits && (j.Status == job.Queued || j.Status == job.Unknown):
 		j.Lease = lease.Lease{
 			Authority: forgeyard.Authority{Job: j.ID, Attempt: j.Attempt, Lease: forgeyard.LeaseID(c.newID()), Spec: j.SpecID, Fence: forgeyard.Fence{Incarnation: c.Incarnation, Term: j.Term, Epoch: j.Epoch}},
-			State:     lease.Accepted, Granted: c.at, Protected: true, Policy: c.policy(j.Spec), Terms: c.terms(),
+			State:     lease.Accepted, Granted: c.at, Protected: j.Spec.Effects == job.EffectsProtected, Policy: c.policy(j.Spec), Terms: c.terms(),
 		}.End(c.at, lease.EndRevoked, why)
 	default:
 		return
 	}
-	if protected {
+	if waits {
 		r.Held++
 	}
 	c.releaseDevices(j)
