@@ -24,6 +24,7 @@ func inMillis(v float64) string {
 }
 func inMiB(v float64) string     { return fmt.Sprintf("%.1fMiB", v/(1<<20)) }
 func inCount(v float64) string   { return fmt.Sprintf("%.0f", v) }
+func inTenths(v float64) string  { return fmt.Sprintf("%.1f", v) }
 func inPercent(v float64) string { return fmt.Sprintf("%.2f%%", v) }
 
 // measured makes the result of at least one figure.

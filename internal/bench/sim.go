@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
+	"regexp"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node/simulation"
@@ -16,7 +19,42 @@ func (b *bench) simSuite(ctx context.Context) error {
 	if err := b.sites(); err != nil {
 		return err
 	}
-	return b.explorer(ctx)
+	if err := b.explorer(ctx); err != nil {
+		return err
+	}
+	return b.realRaft(ctx)
+}
+
+// Sites with the real Raft are played by the script that make sim-raft runs, a process a
+// seed on all processors, because each must be built with the overlay of the runtime.
+const (
+	raftSites  = 8
+	raftRounds = 5
+)
+
+var siteHours = regexp.MustCompile(`([0-9.]+) site-hours per minute`)
+
+func (b *bench) realRaft(ctx context.Context) error {
+	var all []float64
+	for i := range raftRounds {
+		c := exec.CommandContext(ctx, "scripts/sim-raft.sh")
+		c.Env = append(os.Environ(), fmt.Sprint("SEEDS=", raftSites), fmt.Sprint("FIRST=", 1+i*raftSites), "SEED=", "TESTS=", "FAULT=")
+		out, err := c.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("sim-raft: %w: %.300s", err, out)
+		}
+		m := siteHours.FindSubmatch(out)
+		if m == nil {
+			return fmt.Errorf("sim-raft: it does not say how fast it was: %.300s", out)
+		}
+		v, err := strconv.ParseFloat(string(m[1]), 64)
+		if err != nil {
+			return fmt.Errorf("sim-raft: %w", err)
+		}
+		all = append(all, v)
+	}
+	b.add(measured("sim.real_raft_site_hours_a_minute", inTenths, 10, all).atLeast())
+	return nil
 }
 
 // benchSites are played in each of benchRounds: some minutes of each site.
