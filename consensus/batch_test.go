@@ -194,13 +194,13 @@ func TestFailedBatchIsAnsweredToAll(t *testing.T) {
 		tn.start()
 		old := tn.nodes[0]
 		hang := make(chan struct{})
-		old.fault.set(nil, hang)
+		// Also the first write fails: two senders may bring all commands into it.
+		old.fault.set(errors.New("input/output error"), hang)
 		errs := make(chan error, 20)
 		for i := range 20 {
 			go func() { _, err := old.g.Propose(bg, fmt.Append(nil, "x", i)); errs <- err }()
 		}
 		synctest.Wait()
-		old.fault.set(errors.New("input/output error"), nil)
 		close(hang)
 		for range 20 {
 			if k := forgeyard.KindOf(<-errs); k != forgeyard.Unknown && k != forgeyard.Unavailable {
