@@ -137,8 +137,8 @@ type Config struct {
 	// return when ctx ends, and never answer from a cache. Nil: each Confirm
 	// costs a log entry.
 	TermOf func(ctx context.Context, addr string) (term uint64, err error)
-	// HashOf asks the node at addr for its Group.HashAt. As TermOf. Nil: a leader that
-	// differs from its followers is believed.
+	// HashOf asks the node at addr for its Group.HashAt. As TermOf. Nil: states are not
+	// compared, because no leader may be believed that most voters do not bear out.
 	HashOf func(ctx context.Context, addr string, index uint64) ([32]byte, error)
 	// StateVersion names how this program encodes the state: hashes are compared only
 	// between nodes, and with snapshots, of one version. Empty: they always are, so every

@@ -27,6 +27,7 @@ var (
 	errDeposed     = errors.New("a voter is in a newer term: another leader was elected or is being elected")
 	errNoMajority  = errors.New("no majority of voters confirmed the term")
 	errQuarantined = errors.New("this node's state differs from the group's and is being rebuilt")
+	errDisputed    = errors.New("voters' states differ, and none is that of most voters")
 	errClosed      = errors.New("the group is closed")
 )
 

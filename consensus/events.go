@@ -46,9 +46,12 @@ const (
 	Reseeding
 	// Reseeded: it has.
 	Reseeded
+	// HashDisputed: voters' states differ at Index, and no state has most of them, so
+	// nobody is told to give its own up. A node that was away decides it.
+	HashDisputed
 )
 
-var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked", "halted", "reseeding", "reseeded"}
+var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked", "halted", "reseeding", "reseeded", "hash_disputed"}
 
 func (k EventKind) String() string {
 	if int(k) < len(eventNames) {
@@ -67,7 +70,7 @@ type Event struct {
 
 func (e Event) level() slog.Level {
 	switch e.Kind {
-	case DiskFull, DiskHung, DiskFailed, Diverged, Halted:
+	case DiskFull, DiskHung, DiskFailed, Diverged, Halted, HashDisputed:
 		return slog.LevelError
 	case TransferStuck, SnapshotLoop, RestartFailed, Reseeding:
 		return slog.LevelWarn

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -499,6 +500,50 @@ func guardG_DivergedLeaderIsOutvoted(t *testing.T, store townOption) {
 		}
 		if sick.fsm.has("spoilt") {
 			t.Error("the wrong state is still there")
+		}
+		tn.stop()
+	})
+}
+
+// A leader that nobody confirms may be the one that is wrong: as long as too few of the
+// others can be asked, nobody gives its state up, and as soon as enough can, the leader does.
+func TestGuardG_UnconfirmedLeaderIsNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var answers sync.Map // by address
+		tn := newTown(t, 3, nil, func(_ int, c *Config) {
+			c.Timings.Hash = 10 * time.Second
+			ask := c.HashOf
+			c.HashOf = func(ctx context.Context, addr string, index uint64) ([32]byte, error) {
+				if _, ok := answers.Load(addr); !ok {
+					return [32]byte{}, errWire
+				}
+				return ask(ctx, addr, index)
+			}
+		})
+		tn.start()
+		sick := tn.nodes[0]
+		tn.put(sick, "one")
+		sick.fsm.spoil()
+		time.Sleep(time.Minute)
+		if sick.saw(HashDisputed) {
+			t.Error("a dispute with nobody")
+		}
+		answers.Store("n1", true)
+		until(t, "the dispute", func() bool { return sick.saw(HashDisputed) })
+		for _, r := range tn.nodes {
+			if r.saw(Diverged) || r.saw(HashChecked) {
+				t.Errorf("%s was told whose state is right, and nobody could know", r.id)
+			}
+		}
+		answers.Store("n2", true)
+		until(t, "the leader to find out", func() bool { return sick.saw(Diverged) })
+		until(t, "the rebuilt node", func() bool { return sick.saw(Rebuilt) })
+		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes...), "two"), tn.nodes...)
+		tn.sameState(tn.nodes...)
+		for _, r := range tn.without(sick) {
+			if r.saw(Diverged) || !r.fsm.has("one") {
+				t.Errorf("%s gave up the right state", r.id)
+			}
 		}
 		tn.stop()
 	})

@@ -140,19 +140,23 @@ func (g *Group) proposeMark() {
 	g.tell(frame{kind: frameMark, from: g.machine.own})
 }
 
-// proposeCheck tells all nodes this leader's hash at its mark, unless most
-// voters agree on another: then it is this node that is wrong.
+// proposeCheck tells all nodes this leader's hash at its mark, if most voters have the
+// same. A follower that differs from it gives its own state up, so a leader that nobody
+// could confirm says nothing: it may be the one that is wrong.
 func (g *Group) proposeCheck(h stateHeader) {
 	in, err := g.running("state check")
 	if err != nil {
 		return
 	}
-	if g.outvoted(h) {
+	switch g.judge(h) {
+	case agreed:
+		g.tell(frame{kind: frameCheck, from: g.machine.own, index: h.index, hash: h.hash})
+	case outvoted:
 		g.machine.quarantined.Store(true)
 		in.diverged(h.index)
-		return
+	case disputed:
+		g.events.put(Event{Kind: HashDisputed, Term: g.Term(), Index: h.index, Err: errDisputed})
 	}
-	g.tell(frame{kind: frameCheck, from: g.machine.own, index: h.index, hash: h.hash})
 }
 
 // tell proposes an internal entry and forgets it: the next round is a minute away.
@@ -168,40 +172,61 @@ func (g *Group) tell(f frame) {
 	}
 }
 
-// outvoted asks the other voters for their hash at the mark.
-func (g *Group) outvoted(mine stateHeader) bool {
-	if g.cfg.HashOf == nil {
-		return false
-	}
+// verdict is what the voters make of a leader's hash.
+type verdict uint8
+
+const (
+	unheard  verdict = iota // too few answered to know
+	agreed                  // most voters have the leader's
+	outvoted                // most voters have another one, the same
+	disputed                // some differ, and no hash has most voters
+)
+
+// judge asks the other voters for their hash at the mark. It is done as soon as most
+// voters agree, whatever the rest would say.
+func (g *Group) judge(mine stateHeader) verdict {
 	voters := g.voters()
 	ctx, cancel := g.within(g.ctx, g.cfg.Timings.RPC)
 	defer cancel()
 	answers := make(chan [32]byte, len(voters))
 	for _, v := range voters {
-		if v.ID == g.cfg.LocalID {
+		switch {
+		case v.ID == g.cfg.LocalID:
 			answers <- mine.hash
+			continue
+		case g.cfg.HashOf == nil:
+			answers <- [32]byte{} // no vote
 			continue
 		}
 		ok := g.spawn(func() {
 			h, err := g.cfg.HashOf(ctx, v.Addr, mine.index)
 			if err != nil {
-				h = [32]byte{} // no vote
+				h = [32]byte{}
 			}
 			answers <- h
 		})
 		if !ok {
-			return false
+			return unheard
 		}
 	}
 	count := map[[32]byte]int{}
 	for range voters {
 		h := <-answers
-		count[h]++
-		if h != ([32]byte{}) && h != mine.hash && g.machine.stamp.compares(h) && count[h] > len(voters)/2 {
-			return true
+		if h == ([32]byte{}) || !g.machine.stamp.compares(h) {
+			continue
 		}
+		if count[h]++; count[h] <= len(voters)/2 {
+			continue
+		}
+		if h == mine.hash {
+			return agreed
+		}
+		return outvoted
 	}
-	return false
+	if len(count) > 1 {
+		return disputed
+	}
+	return unheard
 }
 
 // within is context.WithTimeout on the group's clock.
