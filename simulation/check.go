@@ -137,7 +137,7 @@ func describe(e applied) string {
 
 // jobOf is the job that a command names.
 func jobOf(e applied) (forgeyard.JobID, bool) {
-	if a, ok := authorityOf(e.cmd.Body); ok {
+	if a, ok := site.AuthorityOf(e.cmd.Body); ok {
 		return a.Job, true
 	}
 	switch b := e.cmd.Body.(type) {
@@ -151,25 +151,6 @@ func jobOf(e applied) (forgeyard.JobID, bool) {
 		return b.Job, true
 	}
 	return "", false
-}
-
-// authorityOf is the authority that a command is made under.
-func authorityOf(b site.Body) (forgeyard.Authority, bool) {
-	switch b := b.(type) {
-	case site.Accept:
-		return b.Authority, true
-	case site.Reject:
-		return b.Authority, true
-	case site.Phase:
-		return b.Authority, true
-	case site.Checkpoint:
-		return b.Authority, true
-	case site.Release:
-		return b.Authority, true
-	case site.Complete:
-		return b.Authority, true
-	}
-	return forgeyard.Authority{}, false
 }
 
 func jobLine(s *site.State, id forgeyard.JobID) string {

@@ -18,27 +18,40 @@ const (
 	MayVote
 )
 
+// AuthorityOf is the authority that a runner's command is made under, and whether it is
+// such a command.
+func AuthorityOf(b Body) (a forgeyard.Authority, ok bool) {
+	switch b := b.(type) {
+	case Accept:
+		a = b.Authority
+	case Reject:
+		a = b.Authority
+	case Phase:
+		a = b.Authority
+	case Checkpoint:
+		a = b.Authority
+	case Release:
+		a = b.Authority
+	case Complete:
+		a = b.Authority
+	case Stopped:
+		a = b.Authority
+	default:
+		return a, false
+	}
+	return a, true
+}
+
 // RightOf says what is needed to propose a command, and for Itself of whom it speaks.
 func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
+	if a, ok := AuthorityOf(b); ok {
+		return Itself, a.Runner
+	}
 	switch b := b.(type) {
 	case Submit, Cancel, Resume, DeviceLease, DeviceRelease:
 		return AnyMember, ""
 	case Register:
 		return Itself, b.Runner
-	case Accept:
-		return Itself, b.Authority.Runner
-	case Reject:
-		return Itself, b.Authority.Runner
-	case Phase:
-		return Itself, b.Authority.Runner
-	case Checkpoint:
-		return Itself, b.Authority.Runner
-	case Release:
-		return Itself, b.Authority.Runner
-	case Complete:
-		return Itself, b.Authority.Runner
-	case Stopped:
-		return Itself, b.Authority.Runner
 	case DeviceReset:
 		return Itself, b.Host
 	case DeviceHealth:

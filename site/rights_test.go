@@ -1,6 +1,7 @@
 package site
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -45,5 +46,34 @@ func TestRights(t *testing.T) {
 		if err := s.Admits(c.who, c.body); (err == nil) != c.ok || (err != nil && forgeyard.KindOf(err) != forgeyard.Denied) {
 			t.Errorf("%s proposes %T: %v, want allowed=%v", c.who, c.body, err, c.ok)
 		}
+	}
+}
+
+// Every command with an authority is known as one, whichever kind comes next: the checkers
+// of stale authority and the right to speak for oneself stand on it.
+func TestAuthorityOf(t *testing.T) {
+	want := forgeyard.Authority{Job: "J", Runner: "runner"}
+	found := 0
+	for k := Kind(1); int(k) <= len(decoders); k++ {
+		zero, err := decodeBody(k, []byte{0xa0})
+		if err != nil {
+			t.Fatalf("kind %d: %v", k, err)
+		}
+		p := reflect.New(reflect.TypeOf(zero)).Elem()
+		f := p.FieldByName("Authority")
+		if f.IsValid() {
+			f.Set(reflect.ValueOf(want))
+			found++
+		}
+		b := p.Interface().(Body)
+		if a, ok := AuthorityOf(b); ok != f.IsValid() || ok && a != want {
+			t.Errorf("%T: %v %v", b, a, ok)
+		}
+		if right, of := (&State{}).RightOf(b); f.IsValid() && (right != Itself || of != "runner") {
+			t.Errorf("%T may be proposed by %v of %q", b, right, of)
+		}
+	}
+	if found < 7 {
+		t.Fatalf("%d kinds of command carry an authority", found)
 	}
 }

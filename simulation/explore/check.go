@@ -73,17 +73,18 @@ func oneCurrentEpoch(e entry) *Violation {
 
 // staleNeverCommits: nothing is taken under an authority that is not the current one.
 func staleNeverCommits(e entry) *Violation {
-	a, ok := authorityOf(e.body)
+	a, ok := site.AuthorityOf(e.body)
 	if !ok || e.repeat || !taken(e) {
 		return nil
 	}
 	was, _ := e.before.Jobs.Get(a.Job)
 	l := was.Lease
 	silent := was.Status == job.Unknown && l.Reason == lease.EndExpired
+	_, word := e.body.(site.Stopped) // that a tree is dead: for a lease that has ended, and nothing of the work is committed
 	switch {
 	case l.Authority != a:
 		return broke("stale-never-commits", "%s is taken under epoch %d of %s; current is epoch %d of %s", describe(e.body), a.Fence.Epoch, a.Session, l.Authority.Fence.Epoch, l.Authority.Session)
-	case !l.Live() && !silent:
+	case !l.Live() && !silent && !word:
 		return broke("stale-never-commits", "%s is taken under epoch %d, whose lease ended: %s", describe(e.body), a.Fence.Epoch, l.Reason)
 	case a.Fence.Term != was.Term:
 		return broke("stale-never-commits", "%s is taken under term %d, the job is of term %d", describe(e.body), a.Fence.Term, was.Term)
@@ -105,22 +106,6 @@ func taken(e entry) bool {
 		return err == nil && !v.Duplicate
 	}
 	return true
-}
-
-func authorityOf(b site.Body) (forgeyard.Authority, bool) {
-	switch b := b.(type) {
-	case site.Accept:
-		return b.Authority, true
-	case site.Reject:
-		return b.Authority, true
-	case site.Checkpoint:
-		return b.Authority, true
-	case site.Release:
-		return b.Authority, true
-	case site.Complete:
-		return b.Authority, true
-	}
-	return forgeyard.Authority{}, false
 }
 
 // terminalOnce: what ended stays as it ended.

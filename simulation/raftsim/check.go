@@ -111,7 +111,7 @@ func (c *checks) commit(a replica.Applied) {
 }
 
 func (c *checks) authority(a replica.Applied) {
-	if used, ok := authorityOf(a.Command.Body); ok && accepts(a) && c.newest[used.Job] != used {
+	if used, ok := site.AuthorityOf(a.Command.Body); ok && accepts(a) && c.newest[used.Job] != used {
 		c.w.fail("stale-never-commits", "step %d: %T under %s, the newest grant is %s", a.State.Step, a.Command.Body, short(used), short(c.newest[used.Job]))
 	}
 	if _, ok := a.Command.Body.(site.Offer); !ok {
@@ -131,23 +131,6 @@ func (c *checks) authority(a replica.Applied) {
 		c.w.fail("one-current-epoch", "step %d grants %s after %s", a.State.Step, short(granted), short(old))
 	}
 	c.newest[granted.Job] = granted
-}
-
-// authorityOf is the authority that a command is made under.
-func authorityOf(b site.Body) (forgeyard.Authority, bool) {
-	switch b := b.(type) {
-	case site.Accept:
-		return b.Authority, true
-	case site.Reject:
-		return b.Authority, true
-	case site.Phase:
-		return b.Authority, true
-	case site.Release:
-		return b.Authority, true
-	case site.Complete:
-		return b.Authority, true
-	}
-	return forgeyard.Authority{}, false
 }
 
 // accepts says that a command was taken, and changed something.
