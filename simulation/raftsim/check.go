@@ -193,8 +193,8 @@ func (c *checks) read(p *process, saw, acked uint64) {
 func (c *checks) ran(x *execution) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if x.job.Spec.Effects != job.EffectsProtected {
-		return
+	if x.job.Spec.Effects != job.EffectsProtected || c.w.faults.Spoilt {
+		return // a spoilt machine that leads may grant what nobody else has granted
 	}
 	j, ok := c.head.Jobs.Get(x.authority.Job)
 	switch {

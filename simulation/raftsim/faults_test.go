@@ -168,25 +168,17 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// The same machine that leaves out a command heals where states are compared (26g): no
-// site ends with states that differ. Until the minute's comparison a leader whose state is
-// wrong decides by it, and may break another invariant first; such a site shows nothing
-// about healing, and the next one is played.
+// The same machine that leaves out a command heals where states are compared (26g), and
+// takes nothing from the others, also when it leads: a comparison needs most voters. What
+// it grants by its wrong state until then is its own; see checks.ran.
 func TestAComparedStateHeals(t *testing.T) {
 	f := faults["hash"].faults
 	f.Off.Hash = false
-	const sites = 8
-	for n := uint64(1); n <= sites; n++ {
-		r := play(t, n, Options{Faults: f})
-		switch {
-		case r.Broken == nil:
-			return
-		case strings.Contains(r.Broken.Error(), "same-state"):
-			t.Fatalf("%v\n%s", r.Broken, strings.Join(r.Tail, "\n"))
+	for n := uint64(1); n <= 6; n++ {
+		if r := play(t, n, Options{Faults: f}); r.Broken != nil {
+			t.Errorf("seed %d: %v\n%s", n, r.Broken, strings.Join(r.Tail, "\n"))
 		}
-		t.Logf("seed %d: before the states were compared: %v", n, r.Broken)
 	}
-	t.Errorf("none of %d sites healed", sites)
 }
 
 // The guards back in, the same company does no harm.
