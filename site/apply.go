@@ -29,22 +29,21 @@ func (s *State) Apply(index uint64, data []byte) (*State, Reply) { return s.Appl
 // that of the entry, which may hold several commands: they come one after the other.
 // term is the leadership in which the entry entered the log, the same on every voter.
 func (s *State) ApplyEntry(index, term uint64, data []byte) (*State, Reply) {
-	next := *s
-	next.Index, next.Step = index, max(index, s.Step+1)
+	c := s.begin(index)
 	cmd, err := Decode(data)
 	if err != nil {
-		return &next, errorReply(err)
+		return &c.State, errorReply(err)
 	}
 	if r, ok := s.Requests.Get(cmd.ID); ok {
-		return &next, r.Reply
+		return &c.State, r.Reply
 	}
-	c := &change{State: next, at: cmd.At, by: cmd.By, term: term}
+	c.at, c.by, c.term = cmd.At, cmd.By, term
 	value, err := c.run(cmd.Body)
 	if err != nil {
-		rejected := change{State: next}
+		c = s.begin(index) // nothing of what it did before it failed
 		reply := errorReply(err)
-		rejected.remember(cmd.ID, reply)
-		return &rejected.State, reply
+		c.remember(cmd.ID, reply)
+		return &c.State, reply
 	}
 	var reply Reply
 	if value != nil {
@@ -52,6 +51,13 @@ func (s *State) ApplyEntry(index, term uint64, data []byte) (*State, Reply) {
 	}
 	c.remember(cmd.ID, reply)
 	return &c.State, reply
+}
+
+// begin begins the change that an entry makes.
+func (s *State) begin(index uint64) *change {
+	c := &change{State: *s}
+	c.Index, c.Step = index, max(index, s.Step+1)
+	return c
 }
 
 func errorReply(err error) Reply {

@@ -3,22 +3,99 @@ package site
 import (
 	"encoding/binary"
 	"iter"
-
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
+	"slices"
+	"strings"
 )
 
 // Table is an immutable sorted map. A change gives a new table that shares what
 // did not change, so a reader keeps a whole state for the price of a pointer. A
 // value is never changed in place: copy, change the copy, Put.
-type Table[K ~string, V any] struct{ t *iradix.Tree[V] }
+//
+// It is a B+ tree whose nodes are never changed once they are in a table. A change
+// copies the nodes from the root to one leaf, one allocation each and none larger than
+// 200 bytes: what every voter pays for each entry of the log is mostly this.
+type Table[K ~string, V any] struct {
+	root *node[V] // nil: empty
+	size int
+}
+
+// fanout is how many a node holds. Twice as many would save a level for ten thousand
+// entries and copy twice as much of each.
+const fanout = 16
+
+// A node is a leaf, which has items, or a branch, which has kids; never both, and never
+// none. All leaves are equally deep.
+type node[V any] struct {
+	low   string // at most the lowest key below
+	items []*item[V]
+	kids  []*node[V]
+}
+
+type item[V any] struct {
+	key string
+	val V
+}
+
+// leaf makes a leaf with room for fanout items, in one piece.
+func leaf[V any](low string, items ...*item[V]) *node[V] {
+	m := &struct {
+		node[V]
+		room [fanout]*item[V]
+	}{}
+	m.low, m.items = low, append(m.room[:0], items...)
+	return &m.node
+}
+
+// branch is the same for kids.
+func branch[V any](kids ...*node[V]) *node[V] {
+	m := &struct {
+		node[V]
+		room [fanout]*node[V]
+	}{}
+	m.low, m.kids = kids[0].low, append(m.room[:0], kids...)
+	return &m.node
+}
+
+// search returns where key is or belongs in a leaf.
+func (n *node[V]) search(key string) (int, bool) {
+	lo, hi := 0, len(n.items)
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if n.items[mid].key < key {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo, lo < len(n.items) && n.items[lo].key == key
+}
+
+// way returns which kid of a branch key is below, if it is anywhere.
+func (n *node[V]) way(key string) int {
+	lo, hi := 1, len(n.kids) // whatever is lower than all goes to the first
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if n.kids[mid].low <= key {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo - 1
+}
 
 // Get returns the value of k.
 func (t Table[K, V]) Get(k K) (V, bool) {
-	if t.t == nil {
-		var zero V
-		return zero, false
+	if n := t.root; n != nil {
+		for n.kids != nil {
+			n = n.kids[n.way(string(k))]
+		}
+		if i, ok := n.search(string(k)); ok {
+			return n.items[i].val, true
+		}
 	}
-	return t.t.Get([]byte(k))
+	var zero V
+	return zero, false
 }
 
 // Has reports whether k is there.
@@ -26,29 +103,140 @@ func (t Table[K, V]) Has(k K) bool { _, ok := t.Get(k); return ok }
 
 // Put returns the table with k set to v.
 func (t Table[K, V]) Put(k K, v V) Table[K, V] {
-	if t.t == nil {
-		t.t = iradix.New[V]()
+	it := &item[V]{string(k), v}
+	if t.root == nil {
+		return Table[K, V]{leaf(it.key, it), 1}
 	}
-	n, _, _ := t.t.Insert([]byte(k), v)
-	return Table[K, V]{n}
+	left, right, added := t.root.put(it)
+	if right != nil {
+		left = branch(left, right)
+	}
+	return Table[K, V]{left, t.size + added}
+}
+
+// put returns the node with the item in it, and what did not fit any more.
+func (n *node[V]) put(it *item[V]) (left, right *node[V], added int) {
+	if n.kids == nil {
+		return n.putItem(it)
+	}
+	i := n.way(it.key)
+	kid, more, added := n.kids[i].put(it)
+	left = branch(n.kids...)
+	left.kids[i], left.low = kid, min(left.low, kid.low)
+	if more == nil {
+		return left, nil, added
+	}
+	if i++; len(left.kids) < fanout {
+		left.kids = slices.Insert(left.kids, i, more)
+		return left, nil, added
+	}
+	at := cut(i)
+	right = branch(left.kids[at:]...)
+	clear(left.kids[at:])
+	left.kids = left.kids[:at]
+	if i < at {
+		left.kids = slices.Insert(left.kids, i, more)
+	} else {
+		right.kids = slices.Insert(right.kids, i-at, more)
+		right.low = right.kids[0].low
+	}
+	return left, right, added
+}
+
+func (n *node[V]) putItem(it *item[V]) (left, right *node[V], added int) {
+	i, found := n.search(it.key)
+	if !found && i == fanout {
+		return n, leaf(it.key, it), 1
+	}
+	left = leaf(min(n.low, it.key), n.items...)
+	if found {
+		left.items[i] = it
+		return left, nil, 0
+	}
+	if len(left.items) < fanout {
+		left.items = slices.Insert(left.items, i, it)
+		return left, nil, 1
+	}
+	at := cut(i)
+	right = leaf(n.items[at].key, n.items[at:]...)
+	clear(left.items[at:])
+	left.items = left.items[:at]
+	if i < at {
+		left.items = slices.Insert(left.items, i, it)
+	} else {
+		right.items = slices.Insert(right.items, i-at, it)
+		right.low = right.items[0].key
+	}
+	return left, right, 1
+}
+
+// cut returns where a full node is cut for what goes in at i. Keys mostly rise, so what
+// goes in at the end leaves a full node behind it, as it does in a leaf.
+func cut(i int) int {
+	if i == fanout {
+		return fanout - 1
+	}
+	return fanout / 2
 }
 
 // Delete returns the table without k.
 func (t Table[K, V]) Delete(k K) Table[K, V] {
-	if t.t == nil {
+	if !t.Has(k) {
 		return t
 	}
-	n, _, _ := t.t.Delete([]byte(k))
-	return Table[K, V]{n}
+	root := t.root.without(string(k))
+	for root != nil && len(root.kids) == 1 {
+		root = root.kids[0]
+	}
+	return Table[K, V]{root, t.size - 1}
+}
+
+// without returns the node without a key that is in it; nil if nothing is left.
+func (n *node[V]) without(key string) *node[V] {
+	if n.kids == nil {
+		if len(n.items) == 1 {
+			return nil
+		}
+		i, _ := n.search(key)
+		c := leaf(n.low, n.items...)
+		c.items = slices.Delete(c.items, i, i+1)
+		return c
+	}
+	i := n.way(key)
+	kid := n.kids[i].without(key)
+	if kid == nil && len(n.kids) == 1 {
+		return nil
+	}
+	c := branch(n.kids...)
+	if kid == nil {
+		c.kids = slices.Delete(c.kids, i, i+1)
+		c.low = c.kids[0].low
+		return c
+	}
+	c.kids[i] = kid
+	c.join(max(i, 1))
+	return c
+}
+
+// join makes one of kid i and the one before it, if that leaves room for more.
+func (n *node[V]) join(i int) {
+	if i >= len(n.kids) {
+		return
+	}
+	a, b := n.kids[i-1], n.kids[i]
+	if len(a.items)+len(b.items)+len(a.kids)+len(b.kids) > fanout/2 {
+		return
+	}
+	if a.kids == nil {
+		n.kids[i-1] = leaf(a.low, append(slices.Clip(a.items), b.items...)...)
+	} else {
+		n.kids[i-1] = branch(append(slices.Clip(a.kids), b.kids...)...)
+	}
+	n.kids = slices.Delete(n.kids, i, i+1)
 }
 
 // Len counts the entries.
-func (t Table[K, V]) Len() int {
-	if t.t == nil {
-		return 0
-	}
-	return t.t.Len()
-}
+func (t Table[K, V]) Len() int { return t.size }
 
 // All yields the entries in the order of their keys.
 func (t Table[K, V]) All() iter.Seq2[K, V] { return t.From("") }
@@ -56,17 +244,31 @@ func (t Table[K, V]) All() iter.Seq2[K, V] { return t.From("") }
 // From yields the entries whose key starts with the prefix, in order.
 func (t Table[K, V]) From(prefix K) iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
-		if t.t == nil {
-			return
-		}
-		it := t.t.Root().Iterator()
-		it.SeekPrefix([]byte(prefix))
-		for k, v, ok := it.Next(); ok; k, v, ok = it.Next() {
-			if !yield(K(k), v) {
-				return
-			}
+		if t.root != nil {
+			t.root.walk(string(prefix), func(it *item[V]) bool {
+				return strings.HasPrefix(it.key, string(prefix)) && yield(K(it.key), it.val)
+			})
 		}
 	}
+}
+
+// walk visits the items from a key on, in order, until visit says no.
+func (n *node[V]) walk(from string, visit func(*item[V]) bool) bool {
+	if n.kids == nil {
+		i, _ := n.search(from)
+		for _, it := range n.items[i:] {
+			if !visit(it) {
+				return false
+			}
+		}
+		return true
+	}
+	for _, kid := range n.kids[n.way(from):] {
+		if !kid.walk(from, visit) {
+			return false
+		}
+	}
+	return true
 }
 
 // Min returns the entry with the lowest key.

@@ -32,17 +32,16 @@ var impure = map[string]string{
 // they compute. Names listed behind them read a clock or randomness and may not
 // be used.
 var lent = map[string][]string{
-	"github.com/fxamacker/cbor/v2":               nil,
-	"github.com/hashicorp/go-immutable-radix/v2": nil,
-	"github.com/ipfs/go-cid":                     nil,
-	"github.com/multiformats/go-multihash":       nil,
-	"github.com/oklog/ulid/v2":                   {"Make", "Now", "DefaultEntropy"},
-	"github.com/zeebo/blake3":                    nil,
-	"go.yaml.in/yaml/v3":                         nil,
-	"google.golang.org/protobuf/proto":           nil,
-	"lukechampine.com/blake3":                    nil,
-	"lukechampine.com/blake3/bao":                nil,
-	"lukechampine.com/blake3/guts":               nil,
+	"github.com/fxamacker/cbor/v2":         nil,
+	"github.com/ipfs/go-cid":               nil,
+	"github.com/multiformats/go-multihash": nil,
+	"github.com/oklog/ulid/v2":             {"Make", "Now", "DefaultEntropy"},
+	"github.com/zeebo/blake3":              nil,
+	"go.yaml.in/yaml/v3":                   nil,
+	"google.golang.org/protobuf/proto":     nil,
+	"lukechampine.com/blake3":              nil,
+	"lukechampine.com/blake3/bao":          nil,
+	"lukechampine.com/blake3/guts":         nil,
 }
 
 // banned are names of standard packages that a pure package may otherwise import.
