@@ -101,6 +101,10 @@ func (t Table[K, V]) Get(k K) (V, bool) {
 // Has reports whether k is there.
 func (t Table[K, V]) Has(k K) bool { _, ok := t.Get(k); return ok }
 
+// Same reports whether two tables share all that they hold: true is certain, and false says
+// only that a Put or Delete lies between them.
+func (t Table[K, V]) Same(o Table[K, V]) bool { return t.root == o.root }
+
 // Put returns the table with k set to v.
 func (t Table[K, V]) Put(k K, v V) Table[K, V] {
 	it := &item[V]{string(k), v}

@@ -3,6 +3,7 @@ package controllers
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -29,7 +30,7 @@ func (s *stepper) voters() {
 		return
 	}
 	var ready []site.Member
-	for _, m := range byEnrolment(s.in.State) {
+	for m := range byEnrolment(s.in.State) {
 		g, ok := in[m.Runner]
 		switch {
 		case m.Removed && ok:
@@ -61,7 +62,7 @@ func (s *stepper) voters() {
 func (s *stepper) replaceDead(in map[forgeyard.RunnerID]GroupMember, voting int) bool {
 	alive := 0
 	var dead []site.Member
-	for _, m := range byEnrolment(s.in.State) {
+	for m := range byEnrolment(s.in.State) {
 		switch {
 		case !in[m.Runner].Voter:
 		case s.fresh(m):
@@ -134,11 +135,23 @@ func (s *stepper) fresh(m site.Member) bool {
 	return ok && s.now.Sub(sign.At) <= heardWithin*s.in.State.Config.Lease.Renew && sign.Session == m.Session.ID
 }
 
-func byEnrolment(st *site.State) []site.Member {
-	var out []site.Member
-	for _, m := range st.Members.All() {
-		out = append(out, m)
+// byEnrolment yields the members in the order in which they came. It sorts their names: a
+// member is large, and this is asked at every step.
+func byEnrolment(st *site.State) iter.Seq[site.Member] {
+	type place struct {
+		order  uint64
+		runner forgeyard.RunnerID
 	}
-	slices.SortFunc(out, func(a, b site.Member) int { return cmp.Compare(a.Order, b.Order) })
-	return out
+	return func(yield func(site.Member) bool) {
+		order := make([]place, 0, st.Members.Len())
+		for id, m := range st.Members.All() {
+			order = append(order, place{m.Order, id})
+		}
+		slices.SortFunc(order, func(a, b place) int { return cmp.Compare(a.order, b.order) })
+		for _, p := range order {
+			if m, _ := st.Members.Get(p.runner); !yield(m) {
+				return
+			}
+		}
+	}
 }
