@@ -50,7 +50,7 @@ func seededFaults() []seeded {
 		{"renewals are answered without a majority", "holder-stops-first", 4, silentNodes, func(h *hooks) { h.unconfirmed = true }},
 		{"a deposed leader's expiry counts", "holder-stops-first", 61, onlyPause, apply(anyTerm)},
 		{"a granter does not wait until it is certain", "holder-stops-first", 23, scenario.Taste{}, apply(alwaysCertain)},
-		{"the drift of clocks is not reckoned with", "holder-stops-first", 0, longSilence, func(h *hooks) { h.config = noDrift }},
+		{"the drift of clocks is not reckoned with", "holder-stops-first", 30, longSilence, func(h *hooks) { h.config = noDrift }},
 		{"a forced stop takes longer than it may", "holder-stops-first", 1, silentNodes, func(h *hooks) { h.slowKill = true }},
 		{"a workload outlives its agent", "holder-stops-first", 1, onlyKill, func(h *hooks) { h.orphans = true }},
 		{"a device's host admits any token", "device-single-holder", 2, withDevice, func(h *hooks) { h.openGate = true }},
@@ -146,8 +146,10 @@ var (
 	revoked      = scenario.Taste{Kinds: []string{"cut", "raise"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Delegate: true, Adjust: protectsAlone}
 	withDevice   = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 40 * time.Second, Devices: true, Adjust: goesOn}
 	lonersSaving = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Adjust: goesOnSaving}
-	// longSilence is longer than what two clocks agree on.
-	longSilence = scenario.Taste{Kinds: []string{"cut"}, Calm: 20 * time.Second, TTL: 3 * time.Second, Longest: 12 * time.Minute, Length: 14 * time.Minute, Adjust: goesOnForLong}
+	// longSilence is longer than what two clocks agree on: one holder at a time is cut off,
+	// and its leader goes on leading until the end of the count. More cuts at once would
+	// take the quorum, and a new leader counts anew.
+	longSilence = scenario.Taste{Kinds: []string{"cut"}, Calm: 7 * time.Minute, TTL: 3 * time.Second, Longest: 25 * time.Minute, Length: 32 * time.Minute, Adjust: goesOnForLong}
 )
 
 func protects(j *scenario.Job) {
@@ -169,8 +171,11 @@ func goesOnSaving(j *scenario.Job) {
 	j.Every, j.Sealed, j.Work = 3*time.Second, true, 40*time.Second
 }
 
+// goesOnForLong is work of whoever has it from the beginning until it is cut off, and for
+// as long again as two clocks need to differ by more than a forced stop may take.
 func goesOnForLong(j *scenario.Job) {
-	j.Policy, j.Effects, j.Work, j.Budget, j.Every = scenario.Policy{Name: "offline", For: 400 * time.Second}, true, 12*time.Minute, 12, 0
+	j.Policy, j.Effects, j.Work, j.Budget, j.Every = scenario.Policy{Name: "offline", For: 12 * time.Minute}, true, 33*time.Minute, 0, 0
+	j.At, j.Delegated, j.Devices, j.Broken, j.CPU, j.Never = time.Second, false, 0, 0, 500, true
 }
 
 func fromZero(_, _ time.Duration) time.Duration { return 0 }
