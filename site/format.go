@@ -15,8 +15,8 @@ import (
 // so programs N and N-1 serve one site together while it is upgraded.
 //
 //	1   kinds of commands up to 31, one command an entry
-//	2   whatever a program of this format writes besides: later kinds, and entries that
-//	    hold many commands
+//	2   whatever a program of this format writes besides: later kinds, entries that hold
+//	    many commands, and packed snapshots
 type Format uint16
 
 // The formats that this program reads, and the newest that it can write. FormatNow may
@@ -31,6 +31,8 @@ const (
 	// runner is asked for what it holds, and work begins only if it can finish in time: what
 	// a command of format 1 does stays as it was until every voter does the same.
 	FormatLeases Format = 2
+	// FormatPacked is the first in which a snapshot is packed.
+	FormatPacked Format = 2
 )
 
 // FormatRange is what one program reads; zero is a program that knew only the first.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
 )
@@ -151,6 +152,39 @@ func TestLaterSnapshot(t *testing.T) {
 	}
 }
 
+// TestPackedSnapshot: version 2 of a snapshot has the same in fewer bytes. It is written
+// once the log's format allows it and read at any time; the hash of the state is of
+// neither's bytes.
+func TestPackedSnapshot(t *testing.T) {
+	var im image
+	golden.Fill(t, &im)
+	im.Format, im.Log, im.Step = snapshotFormat, FormatPacked, im.Index+1
+	im.Events[0].Run = im.Runs[0].ID
+	im.Requests[0].Reply.Reply.Value = cborx.RawMessage{0x01}
+	plain := cborx.Marshal(im)
+	s, err := DecodeState(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := golden.Bytes(t, "testdata/snapshot-v2.hex", s.Snapshot())
+	if 4*len(was) > 3*len(plain) {
+		t.Errorf("%d bytes are packed into %d", len(plain), len(was))
+	}
+	back, err := DecodeState(was)
+	if err != nil || !bytes.Equal(back.Encode(), plain) || back.Hash() != s.Hash() {
+		t.Fatalf("a field was lost on the way: %v", err)
+	}
+	s.Format = FormatPacked - 1
+	if !bytes.Equal(s.Snapshot(), s.Encode()) {
+		t.Error("a snapshot is packed before every voter can read it")
+	}
+	for _, b := range [][]byte{was[:1], was[:2], was[:len(was)-1], append(slices.Clone(was), 0)} {
+		if _, err := DecodeState(b); forgeyard.KindOf(err) != forgeyard.Corrupt {
+			t.Errorf("%d of %d bytes: %v", len(b), len(was), err)
+		}
+	}
+}
+
 // A version of tomorrow is refused by its number, and never half understood.
 func TestOtherVersionsAreRefused(t *testing.T) {
 	b := slices.Clone(Command{ID: "x", Body: Drill{Cut: true}}.Encode())
@@ -164,5 +198,8 @@ func TestOtherVersionsAreRefused(t *testing.T) {
 	}
 	if _, err := DecodeState(cborx.Marshal(image{Format: 2})); err == nil || !bytes.Contains([]byte(err.Error()), []byte("format 2")) {
 		t.Errorf("a snapshot of format 2: %v", err)
+	}
+	if _, err := DecodeState([]byte{snapshotList, snapshotPacked + 1, 0x80}); err == nil || !bytes.Contains([]byte(err.Error()), []byte("format 3 is not known, this version reads up to 2")) {
+		t.Errorf("a snapshot of format 3: %v", err)
 	}
 }

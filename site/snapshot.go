@@ -13,9 +13,18 @@ import (
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
-// snapshotFormat is the version of a snapshot's bytes: one deterministic CBOR
-// value of type image. Every version that was ever released stays readable.
-const snapshotFormat = 1
+// Versions of a snapshot's bytes, deterministic CBOR. Every version that was ever released
+// stays readable. The second is written when the log's format allows it; what the state's
+// hash is taken over stays the first.
+//
+//	1   image
+//	2   [2, packed image], see cborx.Pack: what a finished job keeps takes half the bytes
+const (
+	snapshotFormat = 1
+	snapshotPacked = 2
+
+	snapshotList = 0x82 // the head of a list of two; version 1 begins with that of a map
+)
 
 type image struct {
 	Format      uint8                      `cbor:"1,keyasint"`
@@ -118,9 +127,19 @@ func (k Seq) number() uint64 {
 // Encode returns the state's bytes: the same state has the same bytes everywhere.
 func (s *State) Encode() []byte { return cborx.Marshal(s.image()) }
 
+// Snapshot returns the bytes that DecodeState reads, in the newest version that the log's
+// format allows.
+func (s *State) Snapshot() []byte {
+	plain := s.Encode()
+	if !s.Allows(FormatPacked) {
+		return plain
+	}
+	return append([]byte{snapshotList, snapshotPacked}, cborx.Pack(plain)...)
+}
+
 // WriteTo writes the snapshot.
 func (s *State) WriteTo(w io.Writer) (int64, error) {
-	n, err := w.Write(s.Encode())
+	n, err := w.Write(s.Snapshot())
 	return int64(n), err
 }
 
@@ -129,12 +148,16 @@ func (s *State) Hash() forgeyard.Digest { return cas.Sum(s.Encode()) }
 
 // DecodeState reads a snapshot.
 func DecodeState(b []byte) (*State, error) {
+	plain, err := unpacked(b)
+	if err != nil {
+		return nil, err
+	}
 	var im image
-	if err := cborx.Unmarshal(b, &im); err != nil {
+	if err := cborx.Unmarshal(plain, &im); err != nil {
 		return nil, forgeyard.E("snapshot", forgeyard.Corrupt, err)
 	}
 	if im.Format != snapshotFormat {
-		return nil, forgeyard.Errorf("snapshot", forgeyard.Invalid, "format %d is not known, this version reads %d", im.Format, snapshotFormat)
+		return nil, forgeyard.Errorf("snapshot", forgeyard.Invalid, "format %d is not known, this version reads up to %d", im.Format, snapshotPacked)
 	}
 	s := &State{
 		Index: im.Index, Site: im.Site, Name: im.Name, PublicKey: im.PublicKey, Created: im.Created, Incarnation: im.Incarnation,
@@ -148,6 +171,26 @@ func DecodeState(b []byte) (*State, error) {
 	s.Step = max(im.Index, im.Step)
 	s.fill(im)
 	return s, nil
+}
+
+// unpacked returns the image of a snapshot, whichever version it is.
+func unpacked(b []byte) ([]byte, error) {
+	if len(b) == 0 || b[0] != snapshotList {
+		return b, nil
+	}
+	// The packed image has tags, which no decoder of ours takes: only the version is read
+	// here, the rest by Unpack.
+	switch {
+	case len(b) < 2:
+		return nil, forgeyard.Errorf("snapshot", forgeyard.Corrupt, "it ends after its first byte")
+	case b[1] != snapshotPacked:
+		return nil, forgeyard.Errorf("snapshot", forgeyard.Invalid, "format %d is not known, this version reads up to %d", b[1], snapshotPacked)
+	}
+	plain, err := cborx.Unpack(b[2:])
+	if err != nil {
+		return nil, forgeyard.E("snapshot", forgeyard.Corrupt, err)
+	}
+	return plain, nil
 }
 
 func (s *State) fill(im image) {

@@ -153,7 +153,7 @@ func initCommand() site.Body {
 }
 
 func registerCommand() site.Body {
-	return site.Register{Runner: runnerID, Session: sessionID, Caps: job.Capabilities{MilliCPU: 1 << 40, Memory: 1 << 50, Disk: 1 << 50, MaxJobs: 1 << 20}}
+	return site.Register{Runner: runnerID, Session: sessionID, Formats: site.Formats, Caps: job.Capabilities{MilliCPU: 1 << 40, Memory: 1 << 50, Disk: 1 << 50, MaxJobs: 1 << 20}}
 }
 
 // startPeer starts three etcd servers. beat 0 is their default election timeout, 1s.
