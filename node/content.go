@@ -14,6 +14,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
@@ -237,7 +238,7 @@ func (n *Node) prefetch(ctx context.Context, d site.Delegation) error {
 		}
 		roots = append(roots, caspeer.Root{Kind: kind, Ref: ref})
 	}
-	_, err = n.replicate(ctx, job.DurSite, pinOf("grant/"+string(d.Grant.ID), roots), roots)
+	_, err = n.replicate(ctx, job.DurSite, pinOf(agent.GrantPin(d), roots), roots)
 	return err
 }
 

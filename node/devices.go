@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -10,8 +11,11 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/api/wire"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/devices/serial"
 	"github.com/forgeyard/forgeyard-node/devices/supervisor"
+	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/control"
 	"github.com/forgeyard/forgeyard-node/node/runner"
@@ -109,7 +113,7 @@ func (n *Node) openConsole(ctx context.Context, id forgeyard.DeviceID, token uin
 	if err := s.Send(&forgeyardv1.PeerConsoleData{DeviceId: string(id), Token: token}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	return &remoteConsole{s: s}, nil
+	return &remoteConsole{s: s, ended: make(chan struct{})}, nil
 }
 
 // openLocalConsole admits a holder whose token the log still calls current, so that
@@ -134,16 +138,19 @@ func (n *Node) openLocalConsole(ctx context.Context, id forgeyard.DeviceID, toke
 	return n.devices.Open(context.WithoutCancel(ctx), id, token)
 }
 
-// remoteConsole is a console on another node.
+// remoteConsole is a console on another node. One goroutine reads it, one writes.
 type remoteConsole struct {
-	s   *connect.BidiStreamForClient[forgeyardv1.PeerConsoleData, forgeyardv1.PeerConsoleData]
-	buf []byte
+	s     *connect.BidiStreamForClient[forgeyardv1.PeerConsoleData, forgeyardv1.PeerConsoleData]
+	buf   []byte
+	ended chan struct{} // closed with the first error of Read
+	err   error         // that error
 }
 
 func (r *remoteConsole) Read(b []byte) (int, error) {
 	for len(r.buf) == 0 {
 		m, err := r.s.Receive()
 		if err != nil {
+			r.end(err)
 			return 0, err
 		}
 		r.buf = m.Data
@@ -153,54 +160,144 @@ func (r *remoteConsole) Read(b []byte) (int, error) {
 	return k, nil
 }
 
+func (r *remoteConsole) end(err error) {
+	select {
+	case <-r.ended:
+	default:
+		r.err = err
+		close(r.ended)
+	}
+}
+
 func (r *remoteConsole) Write(b []byte) (int, error) {
-	if err := r.s.Send(&forgeyardv1.PeerConsoleData{Data: b}); err != nil {
+	err := r.s.Send(&forgeyardv1.PeerConsoleData{Data: b})
+	if errors.Is(err, io.EOF) {
+		<-r.ended // why the stream ended is known to who reads
+		return 0, r.err
+	}
+	if err != nil {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// hostLost says why the stream ended if the node that hosts the device went away. What
+// the host itself says of the device, or of its lease, is no such loss.
+func (r *remoteConsole) hostLost() error {
+	select {
+	case <-r.ended:
+	default:
+		return nil
+	}
+	k := forgeyard.KindOf(r.err)
+	if errors.Is(r.err, io.EOF) || (wire.Answered(r.err) && k != forgeyard.Interrupted && k != forgeyard.Unavailable) {
+		return nil
+	}
+	return r.err
 }
 
 func (r *remoteConsole) Close() error {
 	return errors.Join(r.s.CloseRequest(), r.s.CloseResponse())
 }
 
+// boundDevice is a device as an execution has it.
+type boundDevice struct {
+	held   site.HeldDevice
+	pty    *serial.Pty
+	remote *remoteConsole // nil: it is hosted here
+}
+
+// hostLost says that the device's host went away, or nothing.
+func (b *boundDevice) hostLost(name string) string {
+	if b.remote == nil {
+		return ""
+	}
+	select {
+	case <-b.pty.Done():
+	default:
+		return ""
+	}
+	if err := b.remote.hostLost(); err != nil {
+		return fmt.Sprintf("%s: the host %s of device %s went away: %v", job.DeviceHostLost, name, b.held.Device, err)
+	}
+	return ""
+}
+
 // bindDevices opens the devices of the epoch and gives each to the workload as a
-// terminal of its own, so that a shell can use it like the real one.
+// terminal of its own, so that a shell can use it like the real one. The returned function
+// gives them back.
 func (x *execution) bindDevices(ctx context.Context) ([]runner.DeviceBinding, func(), error) {
 	var out []runner.DeviceBinding
-	var undo []func()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	release := func() {
-		for _, f := range undo {
-			f()
+		cancel()
+		for _, b := range x.bound {
+			if err := b.pty.Close(); err != nil {
+				x.n.log.Warn("a device bridge did not close well", "device", b.held.Device, "err", err)
+			}
 		}
 	}
 	for _, h := range x.job.Devices {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		undo = append(undo, cancel)
-		rw, err := x.n.openConsole(ctx, h.Device, h.Token)
+		b, err := x.bindDevice(ctx, h)
 		if err != nil {
 			release()
 			return nil, nil, err
 		}
-		pty, err := serial.Bridge(ctx, rw, "")
-		if err != nil {
-			release()
-			return nil, nil, err
-		}
-		undo = append(undo, func() {
-			if err := pty.Close(); err != nil {
-				x.n.log.Warn("a device bridge did not close well", "device", h.Device, "err", err)
-			}
-		})
-		if e, ok := x.n.executors[x.job.Spec.Sandbox]; ok {
-			if err := pty.Own(e.Owner()); err != nil {
-				release()
-				return nil, nil, err
-			}
-		}
-		out = append(out, runner.DeviceBinding{As: h.As, HostPath: pty.Path()})
+		out = append(out, runner.DeviceBinding{As: h.As, HostPath: b.pty.Path()})
+	}
+	for _, b := range x.bound {
+		x.n.work.Go(func() { x.mindDevice(ctx, b) })
 	}
 	return out, release, nil
+}
+
+func (x *execution) bindDevice(ctx context.Context, h site.HeldDevice) (*boundDevice, error) {
+	rw, err := x.n.openConsole(ctx, h.Device, h.Token)
+	if err != nil {
+		return nil, err
+	}
+	b := &boundDevice{held: h}
+	b.remote, _ = rw.(*remoteConsole)
+	if b.pty, err = serial.Bridge(ctx, rw, ""); err != nil {
+		return nil, err
+	}
+	x.bound = append(x.bound, b)
+	if e, ok := x.n.executors[x.job.Spec.Sandbox]; ok {
+		return b, b.pty.Own(e.Owner())
+	}
+	return b, nil
+}
+
+// mindDevice gives the job back when the host of its device goes away: what the workload
+// does without the device says nothing about the work. It is asked for a checkpoint first,
+// as by a pre-emption.
+func (x *execution) mindDevice(ctx context.Context, b *boundDevice) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-b.pty.Done():
+	}
+	why := b.hostLost(x.n.memberName(b.held.Host))
+	if why == "" || ctx.Err() != nil {
+		return
+	}
+	x.n.log.Warn("an execution lost a device", "job", x.authority.Job, "epoch", x.authority.Fence.Epoch, "why", why)
+	x.mu.Lock()
+	if x.stopped == "" {
+		x.stopped = site.ReleasedHostLost
+	}
+	x.mu.Unlock()
+	x.ask(func(a *runner.Attempt) { a.Stop(checkpoint.StopPreempt, why) })
+}
+
+// lostHost says which device's host went away while the work was under way, or nothing.
+func (x *execution) lostHost() string {
+	for _, b := range x.bound {
+		if why := b.hostLost(x.n.memberName(b.held.Host)); why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // Console carries a person's session with a leased device.
@@ -246,6 +343,7 @@ func pump(ctx context.Context, rw io.ReadWriteCloser, s control.ConsoleStream) e
 	select {
 	case err = <-ends:
 	case <-ctx.Done():
+		err = forgeyard.E("console", forgeyard.Interrupted, context.Cause(ctx))
 	}
 	cerr := rw.Close()
 	if err == nil || errors.Is(err, io.EOF) {

@@ -159,8 +159,28 @@ func (n *Node) carryOut(ctx context.Context, e agent.Effect) {
 	}
 }
 
-// accept takes an offer. The instant of the send is the start of the holder's count.
+// noSpace says that the disk, as it is at this moment, has no room for an offered job.
+func (n *Node) noSpace(a forgeyard.Authority) error {
+	j, ok := n.replica.State().Jobs.Get(a.Job)
+	if !ok || j.Lease.Authority != a {
+		return nil // it is no longer ours; the log will say so
+	}
+	if err := n.runner.Check(j.Spec); forgeyard.KindOf(err) == forgeyard.NoSpace {
+		return err
+	}
+	return nil // what else there is ends the attempt with its own category
+}
+
+// accept takes an offer, or rejects it while nothing was begun: a job that finds the disk
+// full goes elsewhere, and counts no failure. The instant of the send is the start of the
+// holder's count.
 func (n *Node) accept(ctx context.Context, a forgeyard.Authority) {
+	if err := n.noSpace(a); err != nil {
+		n.metrics.rejected.WithLabelValues(string(job.RejectDisk)).Inc()
+		n.tell(ctx, site.Reject{Authority: a, Reason: job.RejectDisk, Detail: err.Error()})
+		n.over(a.Lease)
+		return
+	}
 	sent := n.clock.Now()
 	_, err := n.propose(ctx, site.Accept{Authority: a})
 	n.local.mu.Lock()

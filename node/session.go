@@ -47,16 +47,17 @@ func (n *Node) sessionLoop(ctx context.Context) error {
 		if err := n.renewLoop(ctx); err != nil || ctx.Err() != nil {
 			return err
 		}
-		if err := n.awaitEnabled(ctx); err != nil {
-			return nil
-		}
 	}
 }
 
-// enter registers, however long that takes.
+// enter registers, however long that takes. The site refuses a disabled runner (RA-092):
+// it is asked again when the log says that the runner is enabled.
 func (n *Node) enter(ctx context.Context) error {
 	n.setState(StateRegistering)
 	for wait, try := firstBackoff, 0; ; try++ {
+		if n.isDisabled() && n.awaitEnabled(ctx) != nil {
+			return nil
+		}
 		err := n.register(ctx)
 		if err == nil || ctx.Err() != nil {
 			return nil
@@ -86,7 +87,11 @@ func (n *Node) isDisabled() bool {
 func (n *Node) awaitEnabled(ctx context.Context) error {
 	n.log.Warn("the runner is disabled: it is silent until it is enabled", "hint", "forgeyard-node runner enable "+n.enrolment.Name)
 	n.setState(StateOffline)
-	return n.until(ctx, func(*site.State) bool { return !n.isDisabled() })
+	if err := n.until(ctx, func(*site.State) bool { return !n.isDisabled() }); err != nil {
+		return err
+	}
+	n.setState(StateRegistering)
+	return nil
 }
 
 // jitter spreads what many nodes would do at the same time.

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -254,6 +255,9 @@ func (n *Node) refusing() []agent.Refusal {
 	}
 	if n.caps.Load() == nil {
 		no(job.RejectPreparation, "the machine is still being probed")
+	}
+	if n.pressure() == pressureDisk {
+		no(job.RejectDisk, fmt.Sprintf("less than %d MiB are free", minFreeDisk>>20))
 	}
 	return out
 }

@@ -19,6 +19,7 @@ type execution struct {
 	authority forgeyard.Authority
 	job       site.Job
 	lease     lease.Lease
+	bound     []*boundDevice // set before the attempt starts
 
 	mu      sync.Mutex // guards all below
 	attempt *runner.Attempt
@@ -209,6 +210,11 @@ func (x *execution) completion(r job.Result) completion {
 
 // finish tells the log how the epoch ended here.
 func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
+	if why := x.lostHost(); why != "" && e.Kind == runner.EndCompleted && r.Category == job.WorkloadFailed {
+		x.release(ctx, site.ReleasedHostLost, why, e.Log) // it failed for want of its device
+		x.n.over(x.authority.Lease)
+		return
+	}
 	switch e.Kind {
 	case runner.EndCompleted:
 		r.Log = x.unsent(e.Log)
@@ -220,7 +226,11 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 	case runner.EndCheckpoint:
 		x.afterCheckpoint(ctx, e)
 	case runner.EndYielded:
-		x.release(ctx, x.stopKind(), "given back: "+x.stopKind(), e.Log)
+		why := "given back: " + x.stopKind()
+		if x.stopKind() == site.ReleasedHostLost {
+			why = x.lostHost()
+		}
+		x.release(ctx, x.stopKind(), why, e.Log)
 	case runner.EndRestoreRejected:
 		x.release(ctx, "resume_rejected", "the program rejected the restored state", e.Log)
 	case runner.EndTryLater:

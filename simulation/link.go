@@ -6,6 +6,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
@@ -218,7 +219,7 @@ func (k *link) steps(todo []reckon.Step) {
 // site takes the job in: what needs the uplink is done while there is one.
 func (k *link) bring(d site.Delegation, then func(ok bool)) {
 	n := k.l.n
-	owner := "grant/" + string(d.Grant.ID)
+	owner := agent.GrantPin(d)
 	spec, err := job.DecodeSpec(d.Spec)
 	if err != nil {
 		n.s.fail("log", "the daemon's spec of %s: %v", d.Grant.ID, err)

@@ -318,6 +318,10 @@ func (c *change) register(b Register) (Registered, error) {
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Denied, "runner %s is not a member of site %s", b.Runner, c.Name)
 	case m.Removed:
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Denied, "runner %s was removed from site %s", m.Name, c.Name)
+	case m.Disabled && c.Allows(FormatLeases):
+		// Not Denied, by which a node would take itself for removed and end.
+		return Registered{}, forgeyard.Errorf("register", forgeyard.Conflict, "runner %s is disabled", m.Name).
+			WithHint("it registers by itself once it is enabled: forgeyard-node runner enable %s", m.Name)
 	case b.Session == m.Session.Previous && b.Session != "":
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Stale, "session %s was superseded by %s", forgeyard.Short(b.Session), forgeyard.Short(m.Session.ID))
 	case b.Session == "":
@@ -359,7 +363,7 @@ func (c *change) supersede(r forgeyard.RunnerID, session forgeyard.SessionID) []
 			begun := j.Lease.State == lease.Accepted
 			c.endLease(&j, lease.EndSuperseded, "its process restarted")
 			if begun {
-				c.interrupted(&j, "the runner's process restarted")
+				c.interrupted(&j, job.RunnerLost, "the runner's process restarted")
 			} else {
 				c.requeue(&j, "the runner's process restarted before it took the offer")
 			}

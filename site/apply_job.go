@@ -224,26 +224,28 @@ func (c *change) requeue(j *Job, why string) {
 	c.moveRun(*j, "waiting: "+why)
 }
 
-// stopsHere says why an interrupted job does not go on, or nothing.
-func (j Job) stopsHere() (job.FailureCategory, string) {
+// stopsHere says why a job that was interrupted by the loss of something does not go on, or
+// nothing.
+func (j Job) stopsHere(lost job.FailureCategory) (job.FailureCategory, string) {
 	in := j.Spec.Interruption
 	switch {
 	case in.Retry == "never":
-		return job.RunnerLost, "the job asks never to be retried"
+		return lost, "the job asks never to be retried"
 	case j.Interruptions > in.Budget:
 		return job.InterruptedBudget, fmt.Sprintf("interrupted %d times, the budget is %d", j.Interruptions, in.Budget)
 	case in.Retry == "resume-only" && len(j.Checkpoints) == 0:
-		return job.RunnerLost, "there is no checkpoint and the job asks for resume-only"
+		return lost, "there is no checkpoint and the job asks for resume-only"
 	}
 	return "", ""
 }
 
-func (j Job) mayGoOn() bool { c, _ := j.stopsHere(); return c == "" }
+func (j Job) mayGoOn() bool { c, _ := j.stopsHere(job.RunnerLost); return c == "" }
 
-// interrupted charges the interruption budget and requeues, or ends the job.
-func (c *change) interrupted(j *Job, why string) {
+// interrupted charges the interruption budget and requeues, or ends the job. lost is what
+// the job is told to have lost if it goes no further.
+func (c *change) interrupted(j *Job, lost job.FailureCategory, why string) {
 	j.Interruptions++
-	if category, stop := j.stopsHere(); category != "" && j.CancelAt == 0 {
+	if category, stop := j.stopsHere(lost); category != "" && j.CancelAt == 0 {
 		c.finish(j, job.Failed, category, why+"; "+stop)
 		return
 	}

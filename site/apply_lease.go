@@ -380,10 +380,22 @@ func (c *change) release(b Release) error {
 		}
 		c.afterStop(&j, b.Detail)
 	} else {
-		c.interrupted(&j, b.Detail)
+		c.interrupted(&j, c.lostBy(b.Kind), b.Detail)
 	}
 	c.putJob(j)
 	return nil
+}
+
+// ReleasedHostLost is the kind of a release by a holder whose work lost a device: the node
+// that hosts it went away. It is an interruption like the loss of the runner.
+const ReleasedHostLost = string(job.DeviceHostLost)
+
+// lostBy is what a job lost whose holder gave it back.
+func (s *State) lostBy(kind string) job.FailureCategory {
+	if kind == ReleasedHostLost && s.Allows(FormatLeases) {
+		return job.DeviceHostLost
+	}
+	return job.RunnerLost
 }
 
 // resumeFailed counts a resume that died unproductive; at the limit the checkpoint
@@ -549,5 +561,5 @@ func (c *change) settleUnknown(j *Job) {
 		return
 	}
 	j.Interruptions--
-	c.interrupted(j, j.Reason)
+	c.interrupted(j, job.RunnerLost, j.Reason)
 }

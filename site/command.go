@@ -232,7 +232,7 @@ type Checkpointed struct {
 // Release gives a lease back before the work is complete.
 type Release struct {
 	Authority forgeyard.Authority `cbor:"1,keyasint"`
-	Kind      string              `cbor:"2,keyasint"` // interrupted | drain | authority | resume_failed | resume_rejected
+	Kind      string              `cbor:"2,keyasint"` // interrupted | drain | authority | resume_failed | resume_rejected | device_host_lost
 	Detail    string              `cbor:"3,keyasint,omitempty"`
 	Log       []job.LogChunk      `cbor:"4,keyasint,omitempty"`
 }

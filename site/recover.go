@@ -164,7 +164,7 @@ func (c *change) fenceJob(j *Job, r *Recovered) {
 		r.Leases++
 		c.endLease(j, lease.EndRecovered, why)
 		j.Interruptions++
-	case waits && (j.Status == job.Queued || j.Status == job.Unknown):
+	case waits && (j.Status == job.Queued || j.Status == job.Suspended || j.Status == job.Unknown):
 		j.Lease = lease.Lease{
 			Authority: forgeyard.Authority{Job: j.ID, Attempt: j.Attempt, Lease: forgeyard.LeaseID(c.newID()), Spec: j.SpecID, Fence: forgeyard.Fence{Incarnation: c.Incarnation, Term: j.Term, Epoch: j.Epoch}},
 			State:     lease.Accepted, Granted: c.at, Protected: j.Spec.Effects == job.EffectsProtected, Policy: c.policy(j.Spec), Terms: c.terms(),

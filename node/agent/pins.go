@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -9,6 +11,13 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/site"
 )
+
+// GrantPin is the owner of what the site keeps for a delegation that it has not taken in
+// yet, and for the job that comes of it. The name says by what it is judged: the number of
+// the daemon's record, and the hard end of the authority, 0 for none.
+func GrantPin(d site.Delegation) string {
+	return fmt.Sprintf("grant/%s/%d/%d", d.Grant.ID, d.Seq, d.Grant.End)
+}
 
 // Needless reports whether nothing needs a pin of this node's store any more: inputs
 // and checkpoints when the job has ended, outputs when it is forgotten, an attempt's when it
@@ -30,9 +39,27 @@ func Needless(st *site.State, owner string, here func(forgeyard.AttemptID) bool,
 	case "attempt":
 		return !here(forgeyard.AttemptID(rest)) && olderThan(rest, wall, time.Minute)
 	case "grant":
-		return !st.HasOpenGrant(forgeyard.GrantID(rest)) && olderThan(rest, wall, time.Hour)
+		return grantIsUsed(st, rest, wall)
 	}
 	return false
+}
+
+// grantIsUsed judges a delegation's pin by what became of it, however long its inputs took
+// to arrive: its job has ended, it was taken back, its hard end has passed, or no daemon is
+// left that could give it. A name without a number is of an older version of this program.
+func grantIsUsed(st *site.State, rest string, wall time.Time) bool {
+	id, more, _ := strings.Cut(rest, "/")
+	if st.HasOpenGrant(forgeyard.GrantID(id)) {
+		return false
+	}
+	seqText, endText, _ := strings.Cut(more, "/")
+	seq, err1 := strconv.ParseUint(seqText, 10, 64)
+	end, err2 := strconv.ParseInt(endText, 10, 64)
+	if err1 != nil || err2 != nil || st.Central.Peer == "" {
+		return olderThan(id, wall, time.Hour)
+	}
+	over := end != 0 && st.Uplink.DaemonNow(st.Uplink.Used) >= forgeyard.Wall(end)
+	return seq <= st.Cursor || over
 }
 
 // olderThan reports whether an id was born that long ago; what is no id is not old.

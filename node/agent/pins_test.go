@@ -43,3 +43,43 @@ func TestNeedless(t *testing.T) {
 		}
 	}
 }
+
+// What a delegation needs stays for as long as the delegation may be used, however old its
+// grant is: a thin link may take a day for the inputs. It goes when the site has decided on
+// it and no job of it is open, at its hard end, and with the daemon.
+func TestGrantPins(t *testing.T) {
+	now := time.Date(2027, 1, 1, 12, 0, 0, 0, time.UTC)
+	id := func(n byte) forgeyard.GrantID {
+		return forgeyard.GrantID(forgeyard.NewULID(now.Add(-24*time.Hour), [10]byte{n}))
+	}
+	daemon := forgeyard.Wall(now.UnixMilli())
+	st := &site.State{Cursor: 7, Central: site.Central{Peer: "P"}, Uplink: lease.Uplink{Daemon: daemon}}
+	st.Jobs = st.Jobs.Put("J", site.Job{ID: "J", Status: job.Unknown, Grant: &lease.Grant{ID: id(1)}})
+	st.Open = st.Open.Put("J", 1)
+	none := func(forgeyard.AttemptID) bool { return false }
+	pin := func(n byte, seq uint64, end forgeyard.Wall) string {
+		return GrantPin(site.Delegation{Seq: seq, Grant: lease.Grant{ID: id(n), End: end}})
+	}
+	for name, c := range map[string]struct {
+		owner string
+		want  bool
+	}{
+		"its job is open":                       {pin(1, 7, 0), false},
+		"its job is open, past the hard end":    {pin(1, 7, daemon-1), false},
+		"not taken in yet":                      {pin(2, 8, 0), false},
+		"not taken in yet, the end is ahead":    {pin(3, 8, daemon+1), false},
+		"never taken in, the end has passed":    {pin(4, 8, daemon), true},
+		"taken in, and no job of it is open":    {pin(5, 7, 0), true},
+		"of an older program, a day old":        {"grant/" + string(id(6)), true},
+		"a name that cannot be read, a day old": {"grant/" + string(id(6)) + "/x/y", true},
+		"an id that cannot be read is nobody's": {"grant/x", false},
+	} {
+		if got := Needless(st, c.owner, none, now); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	st.Central = site.Central{}
+	if !Needless(st, pin(2, 8, 0), none, now) {
+		t.Error("the daemon is gone, and what it never gave is kept")
+	}
+}

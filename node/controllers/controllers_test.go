@@ -375,6 +375,26 @@ func TestDeviceLease(t *testing.T) {
 	r.want("site.DeviceRelease")
 }
 
+// A device is not given to a job while its host is not heard from: it could not be opened.
+// The job waits, and is told for whom.
+func TestDeviceOfASilentHost(t *testing.T) {
+	r := newRig(t)
+	m, _ := r.s.Members.Get(r.r[1])
+	caps := m.Caps
+	caps.Devices = []job.DeviceFact{{ID: "board", Kind: "board"}}
+	r.apply(site.Register{Runner: r.r[1], Session: "S2", Caps: caps})
+	r.apply(site.DeviceHealth{Device: "board", Action: "checked", OK: true})
+	id := r.submit(func(s *job.Spec) { s.Devices = []job.DeviceRequest{{Kind: "board", As: "dut"}} })
+	r.in.Mem.Hello(r.r[0], Sign{Session: "S1", At: r.now}) // n1 could run it, n2 is silent
+	r.want("")
+	j, _ := r.s.Jobs.Get(id)
+	if why, _ := Explain(r.now, r.in, j); !strings.Contains(why, "n2 is not heard from") {
+		t.Errorf("it waits: %s", why)
+	}
+	r.hello()
+	r.want("offer to n2")
+}
+
 // oldest is the open job that was submitted first.
 func oldest(s *site.State) (first forgeyard.JobID) {
 	least := ^uint64(0)

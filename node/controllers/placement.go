@@ -239,7 +239,7 @@ func (s *stepper) devicesFor(j site.Job, held map[forgeyard.DeviceID]bool) ([]de
 	var all []devices.Device
 	for _, d := range s.in.State.Devices.All() {
 		if !held[d.ID] {
-			all = append(all, d)
+			all = append(all, s.asHosted(d))
 		}
 	}
 	var reqs []devices.Request
@@ -255,6 +255,15 @@ func (s *stepper) devicesFor(j site.Job, held map[forgeyard.DeviceID]bool) ([]de
 		out[i], _ = s.in.State.Devices.Get(id)
 	}
 	return out, ""
+}
+
+// asHosted is a device as it can be leased now: one whose host is not heard from cannot be
+// opened, whatever the log thinks of it, and work that needs it would only fail.
+func (s *stepper) asHosted(d devices.Device) devices.Device {
+	if m, ok := s.in.State.Members.Get(d.Host); !ok || m.Removed || !s.fresh(m) {
+		return d.HostLost(m.Name + " is not heard from")
+	}
+	return d
 }
 
 func noDevice(j site.Job, refused []devices.Refusal) string {
