@@ -180,6 +180,7 @@ type guardsOff struct {
 	lineage    bool // telling groups apart after a forced recovery
 	tail       bool // reopening after a failed write
 	pipelines  bool // giving up a pipeline that nobody reads
+	alone      bool // asking the others before standing for a leader that is lost
 }
 
 func (c *Config) prepare() error {
@@ -231,7 +232,7 @@ func (c *Config) prepare() error {
 
 // fit puts a simulation's parts into place.
 func (c *Config) fit(e seam.Parts) {
-	c.off = guardsOff{heartbeats: e.Off.Heartbeats, transfer: e.Off.Transfer, loop: e.Off.Loop, confirm: e.Off.Confirm, deadline: e.Off.Deadline, hash: e.Off.Hash, tail: e.Off.Tail, pipelines: e.Off.Pipelines}
+	c.off = guardsOff{heartbeats: e.Off.Heartbeats, transfer: e.Off.Transfer, loop: e.Off.Loop, confirm: e.Off.Confirm, deadline: e.Off.Deadline, hash: e.Off.Hash, tail: e.Off.Tail, pipelines: e.Off.Pipelines, alone: e.Off.Alone}
 	if e.Open != nil {
 		c.openStore = func(path string) (diskStore, error) { return e.Open(path) }
 	}

@@ -30,8 +30,9 @@
 // command itself must make a repeat harmless.
 //
 // Goroutines of a Group: supervise owns the current instance (start, stop,
-// rebuild); each instance has watchLeadership and, in its transport, relay; the
-// shared layer has accept; Confirm starts rounds on demand. hashicorp/raft's
-// own: main loop, FSM, snapshots, two per follower. Stop order: refuse new
-// proposals, let pending ones end, close connections, stop raft, close stores.
+// rebuild); each instance has watchLeadership and, for its transport, relay and
+// lossWatch's run; the shared layer has accept; Confirm starts rounds on
+// demand. hashicorp/raft's own: main loop, FSM, snapshots, two per follower.
+// Stop order: refuse new proposals, let pending ones end, close connections,
+// stop raft, close stores.
 package consensus

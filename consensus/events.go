@@ -49,9 +49,12 @@ const (
 	// HashDisputed: voters' states differ at Index, and no state has most of them, so
 	// nobody is told to give its own up. A node that was away decides it.
 	HashDisputed
+	// LeaderLost: the leader of Term ended, most voters say the same, and this node
+	// stands for election without waiting for its timer.
+	LeaderLost
 )
 
-var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked", "halted", "reseeding", "reseeded", "hash_disputed"}
+var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked", "halted", "reseeding", "reseeded", "hash_disputed", "leader_lost"}
 
 func (k EventKind) String() string {
 	if int(k) < len(eventNames) {

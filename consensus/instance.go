@@ -29,6 +29,8 @@ type instance struct {
 	watch  sync.WaitGroup
 	fault  atomic.Pointer[fault] // the first one; the supervisor ends the instance
 	batch  batcher
+	lent   *lentLayer    // nil with a test's transport
+	broken chan struct{} // capacity 1: see lossWatch
 
 	mu       sync.Mutex
 	refusing bool
@@ -44,7 +46,7 @@ func (g *Group) openInstance(after *fault) (*instance, error) {
 	if err := os.MkdirAll(g.cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	in := &instance{g: g, notify: make(chan bool), quit: make(chan struct{})}
+	in := &instance{g: g, notify: make(chan bool), quit: make(chan struct{}), broken: make(chan struct{}, 1)}
 	disk, err := g.cfg.openStore(filepath.Join(g.cfg.Dir, "raft.db"))
 	if err != nil {
 		return nil, err
@@ -167,6 +169,9 @@ func (in *instance) start() (err error) {
 		return err
 	}
 	in.watch.Go(in.watchLeadership)
+	if in.lent != nil {
+		in.watch.Go(in.trans.loss.run)
+	}
 	if in.soleVoter() {
 		in.trans.askForVotesNow()
 	}

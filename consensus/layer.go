@@ -51,8 +51,10 @@ func (s *sharedLayer) accept() {
 	}
 }
 
-func (s *sharedLayer) lend() *lentLayer {
-	l := &lentLayer{owner: s, in: make(chan net.Conn), quit: make(chan struct{}), open: map[*trackedConn]struct{}{}}
+// lend makes a layer for one instance; broken is poked when a connection that a peer
+// opened ends and the layer is not closed.
+func (s *sharedLayer) lend(broken chan<- struct{}) *lentLayer {
+	l := &lentLayer{owner: s, in: make(chan net.Conn), quit: make(chan struct{}), broken: broken, open: map[*trackedConn]struct{}{}}
 	s.mu.Lock()
 	s.current = l
 	s.mu.Unlock()
@@ -71,6 +73,8 @@ type lentLayer struct {
 	in    chan net.Conn
 	quit  chan struct{}
 
+	broken chan<- struct{} // capacity 1
+
 	mu     sync.Mutex
 	closed bool
 	open   map[*trackedConn]struct{}
@@ -78,24 +82,34 @@ type lentLayer struct {
 
 type trackedConn struct {
 	net.Conn
-	of *lentLayer
+	of       *lentLayer
+	accepted bool
 }
 
+// Close is called by raft's transport as soon as a connection that a peer opened ends.
 func (c *trackedConn) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)
+	ended := c.accepted && !c.of.closed
 	c.of.mu.Unlock()
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	if ended {
+		select {
+		case c.of.broken <- struct{}{}:
+		default:
+		}
+	}
+	return err
 }
 
-func (l *lentLayer) track(conn net.Conn) (net.Conn, error) {
+func (l *lentLayer) track(conn net.Conn, accepted bool) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		conn.Close()
 		return nil, net.ErrClosed
 	}
-	c := &trackedConn{Conn: conn, of: l}
+	c := &trackedConn{Conn: conn, of: l, accepted: accepted}
 	l.open[c] = struct{}{}
 	return c, nil
 }
@@ -112,7 +126,7 @@ func (l *lentLayer) deliver(conn net.Conn) bool {
 func (l *lentLayer) Accept() (net.Conn, error) {
 	select {
 	case conn := <-l.in:
-		return l.track(conn)
+		return l.track(conn, true)
 	case <-l.quit:
 		return nil, net.ErrClosed
 	}
@@ -128,7 +142,7 @@ func (l *lentLayer) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Co
 	if err != nil {
 		return nil, err
 	}
-	return l.track(conn)
+	return l.track(conn, false)
 }
 
 func (l *lentLayer) Addr() net.Addr { return l.owner.inner.Addr() }

@@ -57,5 +57,9 @@ const (
 	// connections kept per peer: one for heartbeats, one pipeline, one spare.
 	maxPool = 3
 
+	// lossStep is between the turns of voters that lost the leader at once, and between
+	// questions: some exchanges on a site's network, far below any heartbeat timeout.
+	lossStep = 10 * time.Millisecond
+
 	boltTimeout = time.Second // to get the lock of a database that nobody holds
 )

@@ -19,8 +19,9 @@ type innerTransport interface {
 
 func openNetwork(in *instance) (innerTransport, error) {
 	cfg := &in.g.cfg
+	in.lent = in.g.layer.lend(in.broken)
 	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream:  in.g.layer.lend(),
+		Stream:  in.lent,
 		MaxPool: maxPool,
 		Timeout: cfg.Timings.RPC,
 		Logger:  newHCLog(cfg.Log).Named("net"),
@@ -35,6 +36,8 @@ func openNetwork(in *instance) (innerTransport, error) {
 //     behind what it gave up (see rebuild.go).
 //   - It counts installs of the same snapshot (26c), remembers how far each
 //     follower is, and learns below which index entries are not live.
+//   - It makes raft stand for election when the leader's process has ended (see
+//     loss.go).
 type guardedTransport struct {
 	innerTransport
 	in   *instance
@@ -43,6 +46,7 @@ type guardedTransport struct {
 	once sync.Once
 	done chan struct{} // relay has ended
 	open pipelines
+	loss *lossWatch
 
 	mu       sync.Mutex
 	progress map[raft.ServerID]followerProgress
@@ -64,6 +68,7 @@ var errNotCurrent = errors.New("this node is rebuilding its log and may not stan
 func newGuardedTransport(inner innerTransport, in *instance) *guardedTransport {
 	t := &guardedTransport{innerTransport: inner, in: in, out: make(chan raft.RPC), quit: make(chan struct{}), done: make(chan struct{}),
 		progress: map[raft.ServerID]followerProgress{}}
+	t.loss = newLossWatch(in, t)
 	go t.relay()
 	return t
 }
@@ -85,7 +90,7 @@ func (t *guardedTransport) RequestVote(id raft.ServerID, to raft.ServerAddress, 
 	if t.in.g.votesWithheld(t.in) {
 		return errNotCurrent
 	}
-	return t.innerTransport.RequestVote(id, to, req, resp)
+	return t.innerTransport.RequestVote(id, to, t.loss.request(id, req), resp)
 }
 
 func (t *guardedTransport) RequestPreVote(id raft.ServerID, to raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
@@ -150,6 +155,15 @@ func (t *guardedTransport) relay() {
 				rpc.Respond(nil, raft.ErrTransportShutdown)
 				return
 			}
+		case c := <-t.loss.stand:
+			if !t.loss.take(c) {
+				continue
+			}
+			select {
+			case t.out <- t.timeoutNow():
+			case <-t.quit:
+				return
+			}
 		}
 	}
 }
@@ -161,6 +175,7 @@ func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
 	}
 	switch req := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
+		t.loss.heard(req.Term)
 		t.sawAppend(req)
 	case *raft.RequestVoteRequest:
 		if t.in.g.votesWithheld(t.in) {
@@ -172,12 +187,18 @@ func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
 			rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: t.in.g.Term()}, nil)
 			return false
 		}
+		if t.loss.grants(req) {
+			rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: req.Term, Granted: true}, nil)
+			return false
+		}
 	case *raft.TimeoutNowRequest:
 		if t.in.g.votesWithheld(t.in) {
 			rpc.Respond(nil, errNotCurrent)
 			return false
 		}
+		t.loss.handedOver()
 	case *raft.InstallSnapshotRequest:
+		t.loss.heard(req.Term)
 		t.watchInstall(rpc, req)
 	}
 	return true
@@ -220,11 +241,14 @@ func (t *guardedTransport) watchInstall(rpc *raft.RPC, req *raft.InstallSnapshot
 // askForVotesNow makes the only voter lead without waiting for a leader that
 // cannot be there.
 func (t *guardedTransport) askForVotesNow() {
-	reply := make(chan raft.RPCResponse, 1)
-	rpc := raft.RPC{Command: &raft.TimeoutNowRequest{RPCHeader: t.header()}, RespChan: reply}
 	select {
-	case t.out <- rpc:
+	case t.out <- t.timeoutNow():
 	case <-t.quit:
 	case <-t.in.g.cfg.Clock.After(time.Second):
 	}
+}
+
+// timeoutNow is what makes raft stand for election without a timer.
+func (t *guardedTransport) timeoutNow() raft.RPC {
+	return raft.RPC{Command: &raft.TimeoutNowRequest{RPCHeader: t.header()}, RespChan: make(chan raft.RPCResponse, 1)}
 }

@@ -35,6 +35,7 @@ type Guards struct {
 	Deadline   bool // (e) a write of the log store may hang
 	Hash       bool // (g) state hashes are not compared
 	Tail       bool // a failed write does not condemn the store
+	Alone      bool // who loses its connection to the leader stands without asking anybody
 	Pipelines  bool // a pipeline that nobody reads holds up its sender for ever
 }
 
