@@ -60,6 +60,14 @@ type notebook struct {
 	hash    [32]byte
 	gate    chan struct{} // when set, Snapshot.WriteTo waits for it
 	unread  string        // when set, what this program cannot read
+	refused string        // when set, what it answers with an error
+}
+
+// noMember is such an answer.
+type noMember struct{}
+
+func (noMember) Err() error {
+	return forgeyard.Errorf("apply", forgeyard.Denied, "no member of the site")
 }
 
 func (n *notebook) Apply(e Entry) any {
@@ -67,6 +75,9 @@ func (n *notebook) Apply(e Entry) any {
 	defer n.mu.Unlock()
 	if n.unread != "" && string(e.Data) == n.unread {
 		return &Halt{errUnread}
+	}
+	if n.refused != "" && string(e.Data) == n.refused {
+		return noMember{}
 	}
 	n.entries = append(n.entries, e)
 	n.hash = chain(n.hash, e)
@@ -474,13 +485,14 @@ type town struct {
 }
 
 type resident struct {
-	town  *town
-	id    string
-	cfg   Config
-	fsm   *notebook
-	g     *Group
-	fault *diskFault
-	mem   *raft.InmemStore // with a wire
+	refused string // by its state machine, from the next open on
+	town    *town
+	id      string
+	cfg     Config
+	fsm     *notebook
+	g       *Group
+	fault   *diskFault
+	mem     *raft.InmemStore // with a wire
 
 	mu     sync.Mutex
 	events []Event
@@ -586,7 +598,7 @@ func (r *resident) saw(k EventKind) bool {
 
 func (r *resident) open() {
 	r.town.t.Helper()
-	r.fsm = &notebook{}
+	r.fsm = &notebook{refused: r.refused}
 	r.cfg.FSM = r.fsm
 	if r.town.x != nil {
 		r.cfg.Layer = r.town.x.port(r.id)

@@ -38,6 +38,7 @@ type Group struct {
 
 	plan       atomic.Pointer[rebuildPlan] // nil unless rebuilding
 	reseed     atomic.Pointer[Reseed]      // nil unless a new group is to begin here
+	refused    atomic.Pointer[error]       // why the last such plan was given up
 	lineage    atomic.Pointer[string]
 	wake       chan struct{} // some instance has a fault; capacity 1
 	leadership *leadershipBoard

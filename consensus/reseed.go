@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -162,6 +163,7 @@ func (g *Group) Reseed(ctx context.Context, r Reseed) error {
 	if err := PlanReseed(g.cfg.Dir, r); err != nil {
 		return err
 	}
+	g.refused.Store(nil)
 	g.reseed.Store(&r)
 	in.report(fault{kind: Reseeding, err: forgeyard.Errorf(op, forgeyard.Unavailable, "the group begins anew as %s", r.Lineage)})
 	return g.awaitReseeded(ctx)
@@ -170,6 +172,9 @@ func (g *Group) Reseed(ctx context.Context, r Reseed) error {
 func (g *Group) awaitReseeded(ctx context.Context) error {
 	for {
 		changed := g.machine.Changed()
+		if err := g.refused.Load(); err != nil {
+			return *err
+		}
 		if g.reseed.Load() == nil && g.IsLeader() {
 			return nil
 		}
@@ -195,7 +200,11 @@ func (in *instance) carryOut(r *Reseed) error {
 		return err
 	}
 	if at.Index < r.Index {
-		if err := in.seedSnapshot(r); err != nil {
+		err := in.seedSnapshot(r)
+		if errors.Is(err, errRefused) && r.State == "" {
+			return in.giveUpReseed(err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -215,6 +224,23 @@ func (in *instance) carryOut(r *Reseed) error {
 	}
 	g.reseed.Store(nil)
 	g.events.put(Event{Kind: Reseeded, Term: g.Term(), Index: r.Index})
+	return syncDir(g.cfg.Dir)
+}
+
+// errRefused is in the chain of the error where the state machine does not take the command
+// that begins the new group.
+var errRefused = errors.New("the state refuses to begin anew")
+
+// giveUpReseed ends a plan that cannot be carried out, now or at any later start. Nothing
+// of it was begun: the group goes on as it was.
+func (in *instance) giveUpReseed(why error) error {
+	g := in.g
+	if err := os.Remove(reseedPath(g.cfg.Dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	g.reseed.Store(nil)
+	g.refused.Store(&why)
+	g.cfg.Log.Error("the plan to begin the group anew is given up", "err", why)
 	return syncDir(g.cfg.Dir)
 }
 
@@ -247,7 +273,7 @@ func (in *instance) seedSnapshot(r *Reseed) error {
 		}
 		v := m.fsm.Apply(Entry{Index: r.Index, Term: term, Data: r.Command})
 		if f, ok := v.(interface{ Err() error }); ok && f.Err() != nil {
-			return errors.Join(forgeyard.E("reseed", forgeyard.Other, f.Err()), m.reset())
+			return errors.Join(forgeyard.E("reseed", forgeyard.KindOf(f.Err()), fmt.Errorf("%w: %w", errRefused, f.Err())), m.reset())
 		}
 		m.applied.Store(r.Index)
 		m.announce()
@@ -289,6 +315,39 @@ func (in *instance) takeIn(r *Reseed) error {
 		}
 	}
 	return in.replay()
+}
+
+// Tail returns the commands that this node's log has after an index, committed or not, in
+// their order: what a plan takes in beside the state.
+func (g *Group) Tail(after uint64) ([]Entry, error) {
+	const op = "log"
+	in, err := g.running(op)
+	if err != nil {
+		return nil, err
+	}
+	var out []Entry
+	_, last := g.LastEntry()
+	for i := after + 1; i <= last; i++ {
+		var l raft.Log
+		if err := in.store.GetLog(i, &l); err != nil {
+			return nil, forgeyard.E(op, forgeyard.Other, err)
+		}
+		if l.Type != raft.LogCommand {
+			continue
+		}
+		f, err := decodeFrame(l.Data)
+		if err != nil {
+			return nil, err
+		}
+		commands := f.batch
+		if f.kind == frameCommand {
+			commands = [][]byte{f.data}
+		}
+		for _, data := range commands {
+			out = append(out, Entry{Index: l.Index, Term: l.Term, Data: data})
+		}
+	}
+	return out, nil
 }
 
 // replay applies the log's entries that are not in the state yet, committed or not: the

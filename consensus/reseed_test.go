@@ -110,6 +110,9 @@ func TestReseedKeepsTheTail(t *testing.T) {
 		if left.fsm.has("tail") {
 			t.Fatal("it was applied without a majority")
 		}
+		if tail, err := left.g.Tail(last); err != nil || len(tail) != 1 || string(tail[0].Data) != "tail" || tail[0].Index != last+1 {
+			t.Fatalf("the log goes on with %v: %v", tail, err)
+		}
 		if err := left.g.Reseed(bg, lineageB()); err != nil {
 			t.Fatal(err)
 		}
@@ -185,6 +188,43 @@ func TestOldMemberBeginsAnew(t *testing.T) {
 		}
 		tn.stop()
 	})
+}
+
+// What the state machine refuses is not tried at every start for ever: the plan is given
+// up, whoever waits for it is told why, and the group is what it was.
+func TestReseedThatIsRefusedIsGivenUp(t *testing.T) {
+	for _, at := range []string{"while it runs", "at a start"} {
+		t.Run(at, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tn, left := lost(t)
+				left.fsm.refused, left.refused = "recovered", "recovered"
+				if at == "while it runs" {
+					if err := left.g.Reseed(bg, lineageB()); forgeyard.KindOf(err) != forgeyard.Denied {
+						t.Fatalf("the answer is %v", err)
+					}
+				}
+				left.close()
+				if at == "at a start" {
+					if err := PlanReseed(left.cfg.Dir, lineageB()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				left.open()
+				if _, err := os.Stat(reseedPath(left.cfg.Dir)); !errors.Is(err, os.ErrNotExist) {
+					t.Fatalf("the plan is still there: %v", err)
+				}
+				if left.g.Lineage() != "" || left.fsm.has("recovered") {
+					t.Fatalf("%q %v", left.g.Lineage(), left.fsm.lines())
+				}
+				tn.nodes[1].open()
+				tn.awaitApplied(tn.put(tn.awaitLeader(left, tn.nodes[1]), "after"), left)
+				if !left.fsm.has("a") || !left.fsm.has("after") {
+					t.Fatalf("%v", left.fsm.lines())
+				}
+				tn.stop()
+			})
+		})
+	}
 }
 
 // A crash at any step goes on at the next start, with the same outcome.

@@ -33,7 +33,7 @@ func (k *link) view() agent.View {
 	n := k.n
 	self := n.mesh.PeerID().String()
 	_, addr, term := n.group.Leader()
-	if h := n.hint.Load(); h != nil && (h.term > term || addr == "") {
+	if h, ok := n.whoSaysItLeads(); ok && (h.term > term || addr == "") {
 		addr, term = h.addr, max(term, h.term)
 	}
 	v := agent.View{Leader: addr, Term: term}

@@ -39,7 +39,7 @@ func newPeers(n *Node) *peers {
 
 // to returns the service of the peer at an address of the group: its peer id.
 func (p *peers) to(addr string) forgeyardv1connect.PeerServiceClient {
-	return forgeyardv1connect.NewPeerServiceClient(p.client, "http://"+addr, connect.WithInterceptors(wire.Interceptor{}), connect.WithGRPC())
+	return forgeyardv1connect.NewPeerServiceClient(p.client, "http://"+addr, connect.WithInterceptors(wire.Interceptor{}, connect.UnaryInterceptorFunc(p.n.ownLineage)), connect.WithGRPC())
 }
 
 // runner returns the service of a member.
@@ -109,7 +109,7 @@ func (p *peers) whileLeads(ctx context.Context, within time.Duration) (context.C
 // leads is who leads as far as this node knows.
 func (p *peers) leads() string {
 	_, addr, term := p.n.group.Leader()
-	if h := p.n.hint.Load(); h != nil && h.term > term {
+	if h, ok := p.n.whoSaysItLeads(); ok && h.term > term {
 		addr = h.addr
 	}
 	return addr
@@ -134,8 +134,9 @@ func setHops(h http.Header, n int) { h.Set(hopsHeader, strconv.Itoa(n)) }
 
 // leaderHint is who last told this node that it leads. Whoever is asked proves it anew.
 type leaderHint struct {
-	addr string
-	term uint64
+	addr    string
+	term    uint64
+	lineage string // of this node when it was told
 }
 
 // leader returns the service of the leader, or of a member that passes on what it is asked.

@@ -39,13 +39,17 @@ func (n *Node) Recover(ctx context.Context, by string, force bool) (*forgeyardv1
 		return nil, err
 	}
 	st := n.replica.State()
+	tail, err := n.group.Tail(st.Index)
+	if err != nil {
+		return nil, err
+	}
+	st = withTail(st, tail)
 	b := site.Recover{
 		Incarnation: st.Incarnation + 1, Lineage: newLineage(st.Incarnation+1, n.NewID()), Runner: n.enrolment.RunnerID, Node: n.enrolment.Name,
 		Peer: n.mesh.PeerID().String(), From: st.Index, Formats: site.Formats,
 	}
 	raw := site.Command{ID: forgeyard.MessageID(n.NewID()), At: forgeyard.WallOf(n.clock.Wall()), By: by + "@" + n.enrolment.Name, Body: b}.Encode()
-	_, reply := st.ApplyEntry(site.FirstIndex(b.Incarnation), n.group.Term(), raw)
-	fenced, err := site.Value[site.Recovered](reply)
+	fenced, err := foretell(st, b, raw, n.group.Term())
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +68,29 @@ func (n *Node) Recover(ctx context.Context, by string, force bool) (*forgeyardv1
 	}
 	r.Done = true
 	return r, nil
+}
+
+// withTail is the state that a recovery goes on from: with all that the log of this node
+// has, committed or not, since the lost voters may have committed each entry.
+func withTail(st *site.State, tail []consensus.Entry) *site.State {
+	for _, e := range tail {
+		st, _ = st.ApplyEntry(e.Index, e.Term, e.Data)
+	}
+	return st
+}
+
+// foretell says what the command that begins the new incarnation would fence, or why the
+// state would refuse it: a plan that is refused must not be written down.
+func foretell(st *site.State, b site.Recover, raw []byte, term uint64) (site.Recovered, error) {
+	if err := st.Readable(); err != nil {
+		return site.Recovered{}, err
+	}
+	if m, ok := st.Members.Get(b.Runner); ok && m.Removed {
+		return site.Recovered{}, forgeyard.Errorf("recover", forgeyard.Denied, "the log of %s ends with its own removal from the site, which the lost voters may have committed", b.Node).
+			WithHint("recover on another node that may vote; if none is left, forgeyard-node site restore FILE goes on from a backup")
+	}
+	_, reply := st.ApplyEntry(site.FirstIndex(b.Incarnation), term, raw)
+	return site.Value[site.Recovered](reply)
 }
 
 // newLineage names a group: its incarnation, and what nobody else draws.

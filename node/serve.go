@@ -38,7 +38,7 @@ func (s servers) close() {
 // loopback HTTP.
 func (n *Node) listen(ctx context.Context, g *errgroup.Group) (servers, error) {
 	peerMux := http.NewServeMux()
-	peerMux.Handle(forgeyardv1connect.NewPeerServiceHandler(peerService{n}, connect.WithInterceptors(wire.Interceptor{}), connect.WithReadMaxBytes(4<<20)))
+	peerMux.Handle(forgeyardv1connect.NewPeerServiceHandler(peerService{n}, connect.WithInterceptors(wire.Interceptor{}, connect.UnaryInterceptorFunc(n.ownLineage)), connect.WithReadMaxBytes(4<<20)))
 	overMesh, err := n.mesh.Listen(mesh.ProtoRPC, mesh.ClassMember)
 	if err != nil {
 		return nil, err
