@@ -49,8 +49,13 @@ func (h *hold) due() forgeyard.Instant {
 }
 
 // keep is the keeper's life: orders until the pipe ends, then what is still held is
-// ended. Its one goroutine owns the holds; each reaping has one of its own.
+// ended. Its one goroutine owns the holds and waits for nobody; each reaping has one of its
+// own, so have the two ways out.
 func keep(in io.Reader, out io.Writer, p parts) error {
+	answers, said := newSpout(out), newSpout(p.say)
+	defer answers.finish()
+	defer said.finish()
+	p.say = said
 	k := &keeping{parts: p, held: map[string]*hold{}, reaped: make(chan reaped)}
 	orders, ended := make(chan order), make(chan error, 1)
 	go func() {
@@ -71,7 +76,7 @@ func keep(in io.Reader, out io.Writer, p parts) error {
 		select {
 		case o := <-orders:
 			// An answer that nobody reads is no reason to stop counting.
-			_ = writeLine(out, k.obey(o))
+			_ = writeLine(answers, k.obey(o))
 		case err := <-ended:
 			k.orphaned(err)
 			return nil

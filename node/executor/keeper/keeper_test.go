@@ -190,6 +190,48 @@ func TestPastDeadline(t *testing.T) {
 	})
 }
 
+// deaf is a pipe that nobody reads: every write hangs until the test ends.
+type deaf struct{ ends chan struct{} }
+
+func (d deaf) Write(b []byte) (int, error) {
+	<-d.ends
+	return len(b), nil
+}
+
+// Nobody reads the answers, nor what the keeper says: it takes orders, counts and ends trees
+// all the same, and when the daemon goes it ends too.
+func TestFullPipesStopNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wall := deaf{make(chan struct{})}
+		defer close(wall.ends)
+		inR, inW := io.Pipe()
+		b := &bubble{t: t, in: inW, over: make(chan error, 1), began: time.Now()}
+		go func() {
+			b.over <- keep(inR, wall, parts{
+				now: func() forgeyard.Instant { return forgeyard.Instant(time.Now().UnixNano()) }, alarm: &bubbleAlarm{ring: make(chan struct{}, 1)},
+				reap: b.reap, say: wall,
+			})
+		}()
+		until := forgeyard.Instant(b.began.Add(time.Minute).UnixNano())
+		for range 2 * queued { // more answers than any queue holds
+			if err := writeLine(inW, order{Op: opHold, Orphan: executor.Orphan{ID: "a", Cgroups: []string{"/cg/a"}}, Until: until}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := writeLine(inW, order{Op: opHold, Orphan: executor.Orphan{ID: "b", Cgroups: []string{"/cg/b"}}, Until: until.Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if all := b.ended(); len(all) == 0 || all[0] != "a at 1m0s" {
+			t.Fatalf("ended: %v", all)
+		}
+		b.close()
+		if all := b.ended(); !slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, "b at 1m0") }) {
+			t.Fatalf("ended: %v", all)
+		}
+	})
+}
+
 func FuzzOrder(f *testing.F) {
 	f.Add([]byte(`{"seq":1,"op":"hold","orphan":{"id":"a-1","pid":0,"birth":0,"boot":"b","cgroups":["/x"]},"until":5}` + "\n"))
 	f.Add([]byte(`{"seq":1,"op":"move","orphan":{"id":""},"until":-5}` + "\n"))
