@@ -289,8 +289,9 @@ func TestWhoAcceptsAndHangsUpIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tn := votersOf(t, 3)
 		old := tn.nodes[0]
-		old.kill()
 		door := tn.x.port(old.id)
+		go old.close()
+		tn.x.reset(func(a, b string) bool { return a == old.id || b == old.id })
 		go func() {
 			for {
 				c, err := door.Accept()
@@ -306,6 +307,38 @@ func TestWhoAcceptsAndHangsUpIsNotLost(t *testing.T) {
 		}
 		tn.put(next, "after")
 		door.Close()
+		tn.stop()
+	})
+}
+
+// slowDial takes its time to fail, and does not say that it was too long.
+type slowDial struct {
+	raft.StreamLayer
+	after time.Duration
+}
+
+func (s slowDial) Dial(raft.ServerAddress, time.Duration) (net.Conn, error) {
+	time.Sleep(s.after)
+	return nil, errWire
+}
+
+// Only what fails at once was refused: what fails late may have been a silence, whatever
+// it calls itself.
+func TestWhatFailsLateWasNotRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := votersOf(t, 3)
+		in := tn.nodes[1].g.in
+		w := in.trans.loss
+		l, _ := w.leader()
+		most := w.patience()
+		real := in.g.layer.inner
+		for after, want := range map[time.Duration]bool{0: true, most / 4: true, most / 2: false, most - time.Millisecond: false, most: false} {
+			in.g.layer.inner = slowDial{real, after}
+			if got := w.gone(l); got != want {
+				t.Errorf("refused after %v of %v: lost is %v", after, most, got)
+			}
+		}
+		in.g.layer.inner = real
 		tn.stop()
 	})
 }

@@ -58,8 +58,8 @@ seq "$first" $((first + seeds - 1)) | xargs -P "$(nproc)" -I{} bash -c 'one "$@"
 cat "$logs"/[0-9]* | awk -v took="$(echo "$(date +%s.%N) $began" | awk '{print $1 - $2}')" '
   /^PLAYED/ { n++; for (i = 2; i <= NF; i++) { split($i, kv, "="); sum[kv[1]] += kv[2] } }
   END {
-    printf "%d sites with the real Raft, %.1f site-hours in %.0f s: %.1f site-hours per minute; %d commands, %d elections, %d jobs, %d reads, %d restarts, %d installs; %s\n",
-      n, sum["virtual_s"] / 3600, took, sum["virtual_s"] / 60 / took, sum["commands"], sum["elections"], sum["jobs"], sum["reads"], sum["restarts"], sum["installs"],
+    printf "%d sites with the real Raft, %.1f site-hours in %.0f s: %.1f site-hours per minute; %d commands, %d elections, %d jobs, %d reads, %d restarts, %d leaders lost at once, %d installs; %s\n",
+      n, sum["virtual_s"] / 3600, took, sum["virtual_s"] / 60 / took, sum["commands"], sum["elections"], sum["jobs"], sum["reads"], sum["restarts"], sum["lost"], sum["installs"],
       sum["replays"] == n ? "every one replays" : "they do not replay"
   }'
 [ ! -e "$logs/failed" ]

@@ -20,6 +20,7 @@ import (
 //
 //	same-state           the same commands at the same steps, none left out, the same hash
 //	nothing-lost         what a client was told to be taken in is in every state at the end
+//	leader-left-alone    who stands without its timer has no living leader, like most voters
 //	one-leader-per-term  no two machines send entries or heartbeats in one term
 //	current-reads        a confirmed read has what was acknowledged before it began
 //	one-current-epoch    no grant while another is live, and epochs count by one
@@ -32,7 +33,7 @@ type checks struct {
 	steps  []string   // by step: the command's id, nothing for "no command", unknown
 	stepOf map[forgeyard.MessageID]uint64
 	hashes map[uint64][32]byte // by step, of some
-	terms  map[uint64]string
+	terms  map[uint64]*process
 	acked  uint64 // the highest step that a client was told of
 	head   *site.State
 	newest map[forgeyard.JobID]forgeyard.Authority
@@ -48,7 +49,7 @@ const (
 const hashEvery = 16
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, stepOf: map[forgeyard.MessageID]uint64{}, hashes: map[uint64][32]byte{}, terms: map[uint64]string{}, head: &site.State{}, newest: map[forgeyard.JobID]forgeyard.Authority{}}
+	return &checks{w: w, stepOf: map[forgeyard.MessageID]uint64{}, hashes: map[uint64][32]byte{}, terms: map[uint64]*process{}, head: &site.State{}, newest: map[forgeyard.JobID]forgeyard.Authority{}}
 }
 
 // applied is told of each command, by each machine.
@@ -153,12 +154,38 @@ func (c *checks) leads(p *process, term uint64) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch by := c.terms[term]; by {
-	case "":
-		c.terms[term] = p.m.name
-	case p.m.name:
-	default:
-		c.w.fail("one-leader-per-term", "%s and %s lead term %d", by, p.m.name, term)
+	switch by := c.terms[term]; {
+	case by == nil:
+		c.terms[term] = p
+	case by.m != p.m:
+		c.w.fail("one-leader-per-term", "%s and %s lead term %d", by.m.name, p.m.name, term)
+	}
+}
+
+// lost is told of each process that stands because the leader of a term is gone. That is
+// so when its process ended, or when most voters know of no leader.
+func (c *checks) lost(p *process, term uint64) {
+	c.w.count(func(r *Result) { r.Lost++ })
+	c.mu.Lock()
+	leader := c.terms[term]
+	c.mu.Unlock()
+	if leader == nil || leader.port.closed() {
+		return
+	}
+	voters, without := 0, 1 // p itself
+	for _, m := range p.group.Members() {
+		if !m.Voter {
+			continue
+		}
+		voters++
+		if x := c.w.reach(m.Addr); x != nil && x != p && x != leader {
+			if _, follows, _ := x.group.Leader(); follows != leader.m.name {
+				without++
+			}
+		}
+	}
+	if without <= voters/2 {
+		c.w.fail("leader-left-alone", "%s stands while %s leads term %d, and %d of %d voters know of no leader", p.m.name, leader.m.name, term, without, voters)
 	}
 }
 

@@ -8,7 +8,7 @@
 // What stands around them is ours, and as hostile as what it stands for:
 //
 //   - the network (network.go): byte streams with delay, cut one way or both ways (bytes
-//     wait, as a TCP connection's do), clogged, or reset; calls of the mesh that get lost;
+//     wait, as a TCP connection's do), clogged, reset, or refused; calls of the mesh that get lost;
 //   - disks (disk.go): a write takes time, and one that is under way when the machine
 //     loses its power may be there afterwards or not; slow and hanging ones;
 //   - machines (machine.go): processes crash and come back with what was on disk;

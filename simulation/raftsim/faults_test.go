@@ -44,6 +44,10 @@ var faults = map[string]seeded{
 		says: "an answer to a request for a vote is delivered twice", noticed: []string{"one-leader-per-term", "same-state", "nothing-lost"}, patience: 40,
 		faults: Faults{Carry: twice, Shape: only("isolate", "crash")},
 	},
+	"alone": {
+		says: "who loses its connection to the leader stands at once, and asks nobody", noticed: []string{"leader-left-alone"}, patience: 10,
+		faults: Faults{Off: seam.Guards{Alone: true}, Shape: only("reset", "refuse")},
+	},
 	"hash": {
 		says: "a machine leaves out a command, and nobody compares states", noticed: []string{"same-state"}, patience: 5,
 		faults: Faults{Off: seam.Guards{Hash: true}, State: forgetful, Spoilt: true, Shape: only("snapshot")},

@@ -348,6 +348,9 @@ func (p *process) event(e consensus.Event) {
 	}
 	switch e.Kind {
 	case consensus.LeadershipGained, consensus.LeadershipLost: // leaderLoop tells
+	case consensus.LeaderLost:
+		p.w.trace("%s stands: the leader of term %d is lost", p.m.name, e.Term)
+		p.w.check.lost(p, e.Term)
 	case consensus.RestartFailed:
 		p.w.trace("%s %s: %v", p.m.name, e.Kind, e.Err)
 	default:

@@ -28,6 +28,8 @@ var allMischief = []mischief{
 	{"remove", (*world).remove},
 	{"depose", (*world).depose},
 	{"haunt", (*world).haunt},
+	{"reset", (*world).reset},
+	{"refuse", (*world).refuse},
 }
 
 // victim is a machine; the leader more often than others.
@@ -249,4 +251,28 @@ func (w *world) haunt() {
 	for _, o := range w.nodes {
 		w.net.setClog(o.name, m.name, 0)
 	}
+}
+
+// reset breaks every stream of a machine that lives; some at once again.
+func (w *world) reset() {
+	m := w.victim()
+	w.trace("every stream of %s is reset", m.name)
+	for range 1 + w.rng.IntN(3) {
+		w.net.reset(m.name, "")
+		w.sleep(w.within(0, 300*time.Millisecond))
+	}
+}
+
+// refuse breaks the streams of two machines with each other, and lets them open no others
+// for a while. Two pairs at once could each cost a leader one voter more than it can lose.
+func (w *world) refuse() {
+	a, b, d := w.victim(), w.nodes[w.rng.IntN(len(w.nodes))], w.lasts()
+	if a == b || w.now() < w.refused {
+		return
+	}
+	w.trace("%s and %s refuse each other's streams for %s", a.name, b.name, d)
+	w.refused = w.now() + d + 30*time.Second
+	w.net.refuse(a.name, b.name, true)
+	w.net.reset(a.name, b.name)
+	w.later(d, func() { w.net.refuse(a.name, b.name, false) })
 }

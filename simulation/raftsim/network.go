@@ -29,6 +29,7 @@ type network struct {
 
 type link struct {
 	cut  bool
+	shut bool          // new streams are refused; this link's alone, whatever the rest does
 	clog time.Duration // up to this much more delay
 }
 
@@ -85,6 +86,30 @@ func (n *network) setClog(from, to string, clog time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.link(from, to).clog = clog
+}
+
+// reset ends the streams of a machine with one peer, or with all; both sides are told.
+func (n *network) reset(name, with string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.ports[name]
+	if p == nil {
+		return
+	}
+	for _, s := range append(slices.Clone(p.open), p.in...) {
+		if with == "" || s.to == with {
+			s.reset, s.peer.reset = true, true
+			s.poke()
+			s.peer.poke()
+		}
+	}
+}
+
+// refuse makes two machines refuse each other's new streams, or no longer.
+func (n *network) refuse(a, b string, v bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.link(a, b).shut, n.link(b, a).shut = v, v
 }
 
 func (n *network) heal() {
@@ -208,6 +233,13 @@ func (l *port) Accept() (net.Conn, error) {
 	}
 }
 
+// closed reports whether the process behind the port has ended.
+func (l *port) closed() bool {
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	return l.shut
+}
+
 func (l *port) poke() {
 	select {
 	case l.wake <- struct{}{}:
@@ -247,16 +279,13 @@ func (l *port) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, err
 	ctx, cancel := context.WithTimeout(l.p.ctx, timeout)
 	defer cancel()
 	name := string(to)
-	if err := l.n.leg(ctx, l.name, name); err != nil {
-		return nil, err
-	}
-	if err := l.n.leg(ctx, name, l.name); err != nil {
-		return nil, err
+	if l.n.leg(ctx, l.name, name) != nil || l.n.leg(ctx, name, l.name) != nil {
+		return nil, os.ErrDeadlineExceeded
 	}
 	l.n.mu.Lock()
 	defer l.n.mu.Unlock()
 	peer := l.n.ports[name]
-	if l.shut || peer == nil {
+	if l.shut || peer == nil || l.n.link(l.name, name).shut {
 		return nil, errRefused
 	}
 	a := &stream{n: l.n, from: l.name, to: name, wake: make(chan struct{}, 1)}

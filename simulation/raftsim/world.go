@@ -39,6 +39,7 @@ type Result struct {
 	Reads     int // that were current
 	Restarts  int
 	Installs  int // snapshots that a follower restored
+	Lost      int // leaders that were known to be gone, without a timer
 	Broken    *Violation
 	Tail      []string
 }
@@ -67,17 +68,18 @@ func Run(seed uint64, o Options) Result {
 
 // world is everything in a run. The goroutine of Run owns rng, shape and the script.
 type world struct {
-	seed   uint64
-	rng    *rand.Rand
-	shape  shape
-	faults Faults
-	start  time.Time
-	net    *network
-	nodes  []*machine
-	client *client
-	check  *checks
-	end    chan struct{} // closed when clients shall stop
-	tasks  sync.WaitGroup
+	seed    uint64
+	rng     *rand.Rand
+	shape   shape
+	refused time.Duration // until then no other pair of machines refuses streams
+	faults  Faults
+	start   time.Time
+	net     *network
+	nodes   []*machine
+	client  *client
+	check   *checks
+	end     chan struct{} // closed when clients shall stop
+	tasks   sync.WaitGroup
 
 	mu     sync.Mutex // guards what is below
 	ids    int
