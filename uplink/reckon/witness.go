@@ -47,23 +47,41 @@ type Reading struct {
 type Memory struct {
 	Seen Sighting
 	Own  bool // Seen was seen by this process
+
+	// Of Seen, if it is our own: when it came, the figure, and the contact it counts from.
+	came     forgeyard.Instant
+	used     time.Duration
+	contacts uint64
 }
 
 // Saw takes in the uplink's record after an entry that changed it was applied live, and
 // reports whether that was news.
 //
-// The figure was true when its proposer read the clock, a little before it was
-// applied. By how much is told by the wall clock; if it is too much, this node was
-// paused or cut off, and it saw nothing live.
+// The figure was true when its proposer read the clock, a little before it was applied. By
+// how much is told by the wall clocks, and, since this one's may run behind the proposer's
+// and hide it, by the figure before: if it grew by less than the time that passed here, the
+// rest is how much later it came than that one. If it is too much, this node was paused or
+// cut off, and it saw nothing live. What no clock shows is the delay that is common to all
+// figures, the way through the log: a first figure after a contact that comes late to a
+// node whose wall clock is behind by as much counts from its arrival, until the next.
 func (m *Memory) Saw(u lease.Uplink, r Reading) bool {
-	late := time.Duration(max(0, forgeyard.WallOf(r.Wall)-u.MarkedAt)) * time.Millisecond
+	late := max(time.Duration(forgeyard.WallOf(r.Wall)-u.MarkedAt)*time.Millisecond, m.laterThanLast(u, r.Now), 0)
 	known := u.Marked == m.Seen.Index || u.Marked < m.Seen.Index && m.Own
 	if u.Marked == 0 || known || late > lateBy || forgeyard.Instant(late) >= r.Now {
 		return false
 	}
 	m.Seen = Sighting{Index: u.Marked, Boot: r.Boot, Instant: r.Now.Add(-late), Wall: u.MarkedAt}
-	m.Own = true
+	m.Own, m.came, m.used, m.contacts = true, r.Now, u.Used, u.Contacts
 	return true
+}
+
+// laterThanLast is how much longer the figure was on its way than the one seen before, by
+// this node's own clock; zero or less where the two do not count from one contact.
+func (m *Memory) laterThanLast(u lease.Uplink, now forgeyard.Instant) time.Duration {
+	if !m.Own || u.Contacts != m.contacts || u.Used < m.used {
+		return 0
+	}
+	return now.Sub(m.came) - (u.Used - m.used)
 }
 
 // Elapsed says how long ago the figure of the given log index was committed: by
