@@ -23,16 +23,19 @@
 //     log is at least as current as the one it gave up.
 //   - The term that Term reports is on disk.
 //   - After a failed write no further write reaches that store before it is
-//     closed and opened again, so memory never runs ahead of the disk.
+//     closed and opened again, so no entry stands on it behind one that it lost.
+//   - What is committed is on the disks of a majority, the leader's among them,
+//     though a leader sends entries while it still writes them (see ahead).
 //
 // It does not retry proposals, does not forward them, and does not know request
 // ids: an error of kind Unknown means that the command may commit, and the
 // command itself must make a repeat harmless.
 //
 // Goroutines of a Group: supervise owns the current instance (start, stop,
-// rebuild); each instance has watchLeadership and, for its transport, relay and
-// lossWatch's run; the shared layer has accept; Confirm starts rounds on
-// demand. hashicorp/raft's own: main loop, FSM, snapshots, two per follower.
-// Stop order: refuse new proposals, let pending ones end, close connections,
-// stop raft, close stores.
+// rebuild); each instance has watchLeadership, for its transport relay, lossWatch's
+// run and one for each pipeline, and in its store catchUp while something is
+// ahead of the disk; the shared layer has accept; Confirm starts rounds on demand.
+// hashicorp/raft's own: main loop, FSM, snapshots, two per follower. Stop order:
+// refuse new proposals, let pending ones end, close connections, stop raft,
+// write what is ahead, close stores.
 package consensus

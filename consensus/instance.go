@@ -168,6 +168,8 @@ func (in *instance) start() (err error) {
 	if err != nil {
 		return err
 	}
+	ahead := in.leadsOthers
+	in.store.ahead.may.Store(&ahead)
 	in.watch.Go(in.watchLeadership)
 	if in.lent != nil {
 		in.watch.Go(in.trans.loss.run)
@@ -179,14 +181,29 @@ func (in *instance) start() (err error) {
 }
 
 func (in *instance) soleVoter() bool {
-	voters, self := 0, false
+	voters, self := in.voters()
+	return self && voters == 1
+}
+
+// voters counts them, by the newest configuration in the log.
+func (in *instance) voters() (n int, self bool) {
 	for _, s := range in.servers() {
 		if s.Suffrage == raft.Voter {
-			voters++
+			n++
 			self = self || string(s.ID) == in.g.cfg.LocalID
 		}
 	}
-	return self && voters == 1
+	return n, self
+}
+
+// leadsOthers says that what raft stores now is a leader's, and that a commit takes more
+// than the leader. On raft's main goroutine it is exact: that changes both.
+func (in *instance) leadsOthers() bool {
+	if in.raft.State() != raft.Leader {
+		return false
+	}
+	n, _ := in.voters()
+	return n > 1
 }
 
 func (in *instance) servers() []raft.Server {

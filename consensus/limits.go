@@ -21,6 +21,10 @@ const (
 	// followers write the one, this node writes the next. More would only make them smaller.
 	maxSenders = 2
 
+	// maxAhead bounds the entries that a leader sends before its own disk has them: as many
+	// as go with one message.
+	maxAhead = maxAppendEntries
+
 	// maxWaiting bounds the proposals that wait for a sender.
 	maxWaiting = 16384
 

@@ -62,12 +62,14 @@ type guardedStore struct {
 	stored   atomic.Uint64  // counts successful StoreLogs
 
 	writes sync.WaitGroup // under way, also those that were given up
-	mu     sync.Mutex
+	mu     sync.Mutex     // guards what is below
 	failed error
+	ahead  ahead
 }
 
 func newGuardedStore(disk diskStore, cfg *Config, term *atomic.Uint64, broken func(error)) (*guardedStore, error) {
 	s := &guardedStore{disk: disk, clock: cfg.Clock, deadline: cfg.Timings.Write, off: cfg.off, term: term, broken: broken}
+	s.ahead.moved = sync.NewCond(&s.mu)
 	t, err := s.GetUint64(keyCurrentTerm)
 	if err != nil && !notFound(err) {
 		return nil, err
@@ -117,6 +119,7 @@ func (s *guardedStore) judge(err error) error {
 	if first {
 		s.failed = err
 	}
+	s.ahead.moved.Broadcast()
 	s.mu.Unlock()
 	if first {
 		s.broken(err)
@@ -131,18 +134,24 @@ func (s *guardedStore) failure() error {
 	return s.failed
 }
 
-func (s *guardedStore) FirstIndex() (uint64, error)        { return s.disk.FirstIndex() }
-func (s *guardedStore) LastIndex() (uint64, error)         { return s.disk.LastIndex() }
-func (s *guardedStore) GetLog(i uint64, l *raft.Log) error { return s.disk.GetLog(i, l) }
 func (s *guardedStore) StoreLog(l *raft.Log) error         { return s.StoreLogs([]*raft.Log{l}) }
 func (s *guardedStore) Get(k []byte) ([]byte, error)       { return s.disk.Get(k) }
 func (s *guardedStore) GetUint64(k []byte) (uint64, error) { return s.disk.GetUint64(k) }
 func (s *guardedStore) Set(k, v []byte) error {
+	if err := s.settle(); err != nil {
+		return err
+	}
 	return s.write(func() error { return s.disk.Set(k, v) })
 }
 
 func (s *guardedStore) StoreLogs(logs []*raft.Log) error {
-	err := s.write(func() error { return s.disk.StoreLogs(logs) })
+	if s.goAhead(logs) {
+		return nil
+	}
+	err := s.settle()
+	if err == nil {
+		err = s.write(func() error { return s.disk.StoreLogs(logs) })
+	}
 	if err == nil {
 		s.stored.Add(1)
 	}
@@ -153,11 +162,14 @@ func (s *guardedStore) StoreLogs(logs []*raft.Log) error {
 // compaction goes upwards and a truncation downwards: a crash half-way leaves
 // a log without a hole.
 func (s *guardedStore) DeleteRange(lo, hi uint64) error {
+	if err := s.settle(); err != nil {
+		return err
+	}
 	first, err := s.disk.FirstIndex()
 	if err != nil {
 		return err
 	}
-	last, err := s.disk.LastIndex()
+	last, err := s.LastIndex()
 	if err != nil {
 		return err
 	}
@@ -190,7 +202,10 @@ func (s *guardedStore) SetUint64(k []byte, v uint64) error {
 	if isTerm && v == s.term.Load() {
 		return nil // raft repeats it at each start; a full disk must not stop that
 	}
-	err := s.write(func() error { return s.disk.SetUint64(k, v) })
+	err := s.settle() // see ahead
+	if err == nil {
+		err = s.write(func() error { return s.disk.SetUint64(k, v) })
+	}
 	if err != nil && isTerm && !s.off.tail {
 		runtime.Goexit()
 	}
@@ -236,6 +251,7 @@ func (s *guardedStore) lastEntry() (position, error) {
 
 // close waits for writes that were given up: the file stays locked until then.
 func (s *guardedStore) close() error {
+	_ = s.settle() // what is lost is said to the group, and was promised to nobody
 	s.mu.Lock()
 	if s.failed == nil {
 		s.failed = errClosed

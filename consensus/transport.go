@@ -34,6 +34,7 @@ func openNetwork(in *instance) (innerTransport, error) {
 //     loop, and a leader deposed there can store an entry under the new term.
 //   - A node that wiped its log neither asks for votes nor gives one while it is
 //     behind what it gave up (see rebuild.go).
+//   - What a follower says it has, it has said when this node's disk has it too (see ahead).
 //   - It counts installs of the same snapshot (26c), remembers how far each
 //     follower is, and learns below which index entries are not live.
 //   - It makes raft stand for election when the leader's process has ended (see
@@ -110,15 +111,20 @@ func (t *guardedTransport) AppendEntries(id raft.ServerID, to raft.ServerAddress
 		t.mu.Lock()
 		t.progress[id] = followerProgress{lastIndex: last, at: t.in.g.cfg.Clock.Now()}
 		t.mu.Unlock()
+		err = t.in.store.awaitOwn(req, resp)
 	}
 	return err
 }
 
-// AppendEntriesPipeline implements raft.Transport; see pipelines.
+// AppendEntriesPipeline implements raft.Transport; see pipelines and ahead.
 func (t *guardedTransport) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddress) (raft.AppendPipeline, error) {
 	p, err := t.innerTransport.AppendEntriesPipeline(id, to)
-	if err != nil || t.in.g.cfg.off.pipelines {
+	if err != nil {
 		return p, err
+	}
+	p = t.in.store.hold(p)
+	if t.in.g.cfg.off.pipelines {
+		return p, nil
 	}
 	return t.open.guard(p, t.in.g.cfg.Timings.RPC)
 }

@@ -49,6 +49,11 @@ var faults = map[string]seeded{
 		says: "who loses its connection to the leader stands at once, and asks nobody", noticed: []string{"leader-left-alone"}, patience: 10,
 		faults: Faults{Off: seam.Guards{Alone: true}, Shape: only("reset", "refuse")},
 	},
+	// Then a commit may be on fewer disks than a majority's.
+	"ahead": {
+		says: "acks are not held back for the leader's disk", noticed: []string{"same-state", "nothing-lost", "one-current-epoch", "stale-never-commits"}, patience: 20,
+		faults: Faults{Off: seam.Guards{Ahead: true}, Shape: only("behind")},
+	},
 	"hash": {
 		says: "a machine leaves out a command, and nobody compares states", noticed: []string{"same-state"}, patience: 5,
 		faults: Faults{Off: seam.Guards{Hash: true}, State: forgetful, Spoilt: true, Shape: only("snapshot")},
@@ -197,7 +202,7 @@ func TestAComparedStateHeals(t *testing.T) {
 
 // The guards back in, the same company does no harm.
 func TestTheSameCompanyWithItsGuards(t *testing.T) {
-	for _, name := range []string{"heartbeats", "verifyleader"} {
+	for _, name := range []string{"ahead", "heartbeats", "verifyleader"} {
 		for n := uint64(1); n <= 3; n++ {
 			if r := play(t, n, Options{Faults: Faults{Shape: faults[name].faults.Shape}}); r.Broken != nil {
 				t.Errorf("%s, seed %d: %v\n%s", name, n, r.Broken, strings.Join(r.Tail, "\n"))

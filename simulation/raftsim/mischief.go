@@ -30,6 +30,7 @@ var allMischief = []mischief{
 	{"haunt", (*world).haunt},
 	{"reset", (*world).reset},
 	{"refuse", (*world).refuse},
+	{"behind", (*world).behind},
 }
 
 // victim is a machine; the leader more often than others.
@@ -275,4 +276,41 @@ func (w *world) refuse() {
 	w.net.refuse(a.name, b.name, true)
 	w.net.reset(a.name, b.name)
 	w.later(d, func() { w.net.refuse(a.name, b.name, false) })
+}
+
+// behind makes a leader's disk slower than those of a bare majority that hears it, and
+// takes its power while they have what it has not. It comes back to the others, and those
+// who could tell are away.
+func (w *world) behind() {
+	p := w.leader()
+	if p == nil {
+		return
+	}
+	var hears, deaf []*machine
+	for _, o := range w.nodes {
+		switch {
+		case o == p.m:
+		case len(hears) < len(w.nodes)/2:
+			hears = append(hears, o)
+		default:
+			deaf = append(deaf, o)
+		}
+	}
+	by := w.within(w.shape.heartbeat, 3*w.shape.heartbeat)
+	w.trace("the disk of %s takes %s longer, and %d hear it", p.m.name, by, len(hears))
+	for _, o := range deaf {
+		w.cut(o, true, true, true)
+	}
+	p.m.disk.setSlow(by)
+	w.client.hurry(by, p.m, 25*time.Millisecond)
+	w.sleep(w.within(by/4, by))
+	p.m.crash(true)
+	for _, o := range deaf {
+		w.cut(o, true, true, false)
+	}
+	for _, o := range hears {
+		w.cutOff(o, true, true, 12*w.shape.heartbeat)
+	}
+	w.sleep(200 * time.Millisecond)
+	p.m.boot()
 }
