@@ -4,6 +4,7 @@ package runner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -28,8 +29,12 @@ import (
 // patience bounds every wait for an event.
 const patience = 60 * time.Second
 
-// attemptID is a well-formed id.
-const attemptID forgeyard.AttemptID = "01JZZZZZZZZZZZZZZZZZZZZZZA"
+// attemptID is that of all attempts here. Control groups have their names from it and are
+// the machine's: two runs of these tests must not have the same one, but the child of
+// TestRecover has its parent's.
+var attemptID = forgeyard.AttemptID(cmp.Or(os.Getenv(envAttempt), forgeyard.DeriveULID(time.Now(), uint64(os.Getpid()), 0)))
+
+const envAttempt = "FORGEYARD_TEST_ATTEMPT"
 
 // bench is a runner over real executors and a real store.
 type bench struct {

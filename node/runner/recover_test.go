@@ -67,7 +67,7 @@ func TestRecover(t *testing.T) {
 func testRecover(t *testing.T, kind job.Sandbox) {
 	b := newBench(t)
 	c := exec.Command(os.Args[0], "-test.run", "^TestCrashing$", "-test.v")
-	c.Env = append(os.Environ(), crashHere+"="+string(kind), crashHere+"_DIR="+b.dir)
+	c.Env = append(os.Environ(), crashHere+"="+string(kind), crashHere+"_DIR="+b.dir, envAttempt+"="+string(attemptID))
 	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -49,8 +49,12 @@ func (h *Hierarchy) Create(id string, l executor.Limits) (*Group, error) {
 		}
 	}
 	h.giveWay()
-	if ps, err := g.Procs(); err != nil || len(ps) > 0 {
-		return nil, forgeyard.Errorf("cgroup create", forgeyard.Conflict, "group %s already holds %d processes (%v)", id, len(ps), err)
+	ps, err := g.Procs()
+	if err != nil {
+		return nil, forgeyard.E("cgroup create", forgeyard.Other, err)
+	}
+	if len(ps) > 0 {
+		return nil, forgeyard.Errorf("cgroup create", forgeyard.Conflict, "group %s already holds %d processes: something of that name runs", id, len(ps))
 	}
 	if err := g.limit(l); err != nil {
 		return nil, errors.Join(forgeyard.E("cgroup limit", forgeyard.Unavailable, err), g.Remove())
