@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"syscall"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
@@ -109,9 +110,23 @@ func Sealed(dir string) ([]int, error) {
 // number go too.
 func RemoveSlot(dir string, seq int) error {
 	return within(dir, func(root *os.Root) error {
-		return errors.Join(absent(root.RemoveAll(checkpoint.SlotName(seq))), absent(root.RemoveAll(checkpoint.StagedName(seq))))
+		return errors.Join(removeAll(root, checkpoint.SlotName(seq)), removeAll(root, checkpoint.StagedName(seq)))
 	})
 }
+
+// removeAll takes a directory away from under a program that may still write into it: what
+// came between the look and the removal is removed by the next try.
+func removeAll(root *os.Root, name string) (err error) {
+	for range removeTries {
+		if err = absent(root.RemoveAll(name)); !errors.Is(err, syscall.ENOTEMPTY) {
+			return err
+		}
+	}
+	return err
+}
+
+// removeTries is how often a program may have written in between.
+const removeTries = 100
 
 // ReadHeartbeat reads the last beat; ok is false when there was none.
 func ReadHeartbeat(ctl string) (h checkpoint.Heartbeat, ok bool, err error) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -178,5 +179,34 @@ func TestHeartbeatAndCritical(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(d.ctl, "critical"), checkpoint.CriticalSection{PID: 2, MaxMillis: 1 << 60}.Encode(), 0o644))
 	if _, ok, err := capture.ReadCritical(d.ctl); ok || forgeyard.KindOf(err) != forgeyard.Invalid {
 		t.Fatalf("a critical section without end: %v, %v", ok, err)
+	}
+}
+
+// A program that still writes into a slot does not keep it: what it put in between the
+// look and the removal goes as well.
+func TestRemoveSlotUnderAWriter(t *testing.T) {
+	dir := t.TempDir()
+	for seq := 1; seq <= 200; seq++ {
+		slot := filepath.Join(dir, checkpoint.SlotName(seq))
+		must(t, os.Mkdir(slot, 0o755))
+		began, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			for i := range 50 {
+				if os.WriteFile(filepath.Join(slot, strconv.Itoa(i)), nil, 0o600) != nil {
+					return // it is gone
+				}
+				if i == 0 {
+					close(began)
+				}
+			}
+		}()
+		<-began
+		err := capture.RemoveSlot(dir, seq)
+		<-ended
+		must(t, err)
+		if _, err := os.Stat(slot); !os.IsNotExist(err) {
+			t.Fatalf("slot %d is still there: %v", seq, err)
+		}
 	}
 }
