@@ -40,7 +40,7 @@ func (n *Node) lead(ctx context.Context, term uint64) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	l := leading.New(leading.Config{
 		Self: n.enrolment.RunnerID, Term: term, Group: n.group, Replica: n.replica, Proposer: n.proposer, Clock: n.clock, Log: n.log,
-		Used: n.link.Used, Daemon: n.link.Daemon, Renewed: func(leases int) { n.metrics.renewals.Add(float64(leases)) },
+		Used: n.link.Used, Daemon: n.link.Daemon, Renewed: n.metrics.renewed,
 	})
 	n.leading.Store(l)
 	n.log.Info("leading", "term", term)

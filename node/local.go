@@ -60,6 +60,27 @@ func (l *local) askRenewal() {
 	}
 }
 
+// attempts are how far the executions under those leases have come. One that was accepted
+// and has not begun is in its first phase.
+func (l *local) attempts(batch []forgeyard.Authority) []controllers.Attempt {
+	out := make([]controllers.Attempt, 0, len(batch))
+	for _, a := range batch {
+		t := controllers.Attempt{Authority: a, Phase: job.PhaseAccepted}
+		if x := l.execution(a.Lease); x != nil {
+			t.Phase, t.LastLog = x.progress()
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+func (l *local) taken() controllers.Taken {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, n := l.book.Holds()
+	return controllers.Taken{Jobs: n, MilliCPU: r.MilliCPU, Memory: r.Memory, Disk: r.Disk}
+}
+
 // busy reports whether leases are held here.
 func (l *local) busy() bool {
 	l.mu.Lock()
@@ -165,7 +186,8 @@ func (n *Node) noSpace(a forgeyard.Authority) error {
 	if !ok || j.Lease.Authority != a {
 		return nil // it is no longer ours; the log will say so
 	}
-	if err := n.runner.Check(j.Spec); forgeyard.KindOf(err) == forgeyard.NoSpace {
+	others := n.local.taken().Disk - j.Spec.Resources.Disk // the book has this lease too, since it asked
+	if err := n.runner.Check(j.Spec, others); forgeyard.KindOf(err) == forgeyard.NoSpace {
 		return err
 	}
 	return nil // what else there is ends the attempt with its own category

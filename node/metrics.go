@@ -2,11 +2,14 @@ package node
 
 import (
 	"context"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/forgeyard/forgeyard-node/consensus"
+	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -16,13 +19,13 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 
-	active, casBytes, spoolBytes, uplinkUsed, outbox      prometheus.Gauge
-	allowance, left, ready, silent                        prometheus.Gauge
-	accepted, reconnects, renewals, badPeers, checkpoints prometheus.Counter
-	cleanupFailures, entries                              prometheus.Counter
-	linkFailures                                          prometheus.Counter
-	renewalTook, renewalLate                              prometheus.Histogram
-	rejected, completions, raftEvents, jobs               *prometheus.CounterVec
+	active, casBytes, spoolBytes, uplinkUsed, outbox  prometheus.Gauge
+	allowance, left, ready, silent                    prometheus.Gauge
+	accepted, reconnects, badPeers, checkpoints       prometheus.Counter
+	cleanupFailures, entries                          prometheus.Counter
+	linkFailures                                      prometheus.Counter
+	renewalTook, renewalLate                          prometheus.Histogram
+	rejected, completions, raftEvents, jobs, renewals *prometheus.CounterVec
 }
 
 func newMetrics(n *Node) *metrics {
@@ -64,7 +67,7 @@ func newMetrics(n *Node) *metrics {
 		linkFailures:    counter("agent_reconnect_attempts_total", "Calls towards the leader that did not reach it."),
 		renewalTook:     seconds("renewal_seconds", "From the send of a heartbeat to its answer."),
 		renewalLate:     seconds("renewal_delay_seconds", "How late a heartbeat was sent, by this machine's own doing."),
-		renewals:        counter("lease_renewals_total", "Lease renewals that this node answered as leader."),
+		renewals:        vec("lease_renewals_total", "Lease renewals that this node answered as leader, by answer.", "answer"),
 		badPeers:        counter("cas_bad_peer_total", "Times that a peer offered content which does not match its name."),
 		checkpoints:     counter("checkpoint_committed_total", "Checkpoints of this node that the log took."),
 		cleanupFailures: counter("agent_workspace_cleanup_failures_total", "Workspaces that could not be cleaned."),
@@ -144,6 +147,22 @@ func (m *metrics) applied(a replica.Applied) {
 		id, _ := a.State.Ended.Get(site.SeqKey(k))
 		if j, ok := a.State.Jobs.Get(id); ok {
 			m.jobs.WithLabelValues(string(j.Status)).Inc()
+		}
+	}
+}
+
+// renewed counts a leader's answers to one heartbeat.
+func (m *metrics) renewed(answers []controllers.RenewalAnswer) {
+	var count [4]int
+	all := [...]lease.Answer{lease.Continue, lease.Cancel, lease.Stale, lease.Wait}
+	for _, a := range answers {
+		if i := slices.Index(all[:], a.Answer); i >= 0 {
+			count[i]++
+		}
+	}
+	for i, n := range count {
+		if n > 0 {
+			m.renewals.WithLabelValues(string(all[i])).Add(float64(n))
 		}
 	}
 }

@@ -111,7 +111,10 @@ func (s peerService) Renew(ctx context.Context, r *connect.Request[forgeyardv1.R
 		}
 		batch = append(batch, controllers.Renewal{Authority: a})
 	}
-	sign := controllers.Sign{Session: forgeyard.SessionID(r.Msg.SessionId), Pressure: r.Msg.Pressure, Refusing: r.Msg.Refusing, Facts: s.n.factsFromWire(r.Msg.Facts)}
+	sign, err := s.n.signFromWire(r.Msg, batch)
+	if err != nil {
+		return nil, err
+	}
 	answers, err := l.Renew(ctx, who, sign, batch)
 	if err != nil {
 		return nil, err

@@ -275,7 +275,7 @@ func (n *Node) refresh(ctx context.Context) {
 // the holder counts from it (decision 1).
 func (n *Node) renewOnce(ctx context.Context) (addr string, err error) {
 	batch := n.local.toRenew()
-	sign := controllers.Sign{Session: n.session, Pressure: n.pressure(), Refusing: n.refusingWords(), Facts: n.facts(ctx)}
+	sign := n.heartbeat(ctx, batch)
 	sent := n.clock.Now()
 	addr, answers, err := n.sendRenewal(ctx, sign, batch)
 	if err != nil {
@@ -284,6 +284,18 @@ func (n *Node) renewOnce(ctx context.Context) (addr string, err error) {
 	n.local.renewed(sent, batch, answers)
 	n.nudge()
 	return addr, nil
+}
+
+// heartbeat is what this node says of itself to the leader (07§26).
+func (n *Node) heartbeat(ctx context.Context, batch []forgeyard.Authority) controllers.Sign {
+	s := controllers.Sign{
+		Session: n.session, Pressure: n.pressure(), Refusing: n.refusingWords(), Facts: n.facts(ctx), State: string(n.State()), Sent: forgeyard.WallOf(n.clock.Wall()),
+		Caps: capsDigest(n.capsNow()), Attempts: n.local.attempts(batch), Taken: n.local.taken(),
+	}
+	if free, err := freeDisk(n.dir.path); err == nil {
+		s.Taken.DiskFree = free
+	}
+	return s
 }
 
 func (n *Node) sendRenewal(ctx context.Context, sign controllers.Sign, batch []forgeyard.Authority) (string, []controllers.RenewalAnswer, error) {
@@ -310,10 +322,7 @@ func (n *Node) sendRenewal(ctx context.Context, sign controllers.Sign, batch []f
 }
 
 func (n *Node) askRenewal(ctx context.Context, c forgeyardv1connect.PeerServiceClient, sign controllers.Sign, batch []forgeyard.Authority) ([]controllers.RenewalAnswer, error) {
-	req := &forgeyardv1.RenewRequest{RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Pressure: sign.Pressure, Refusing: sign.Refusing, Facts: n.factsToWire(sign.Facts)}
-	for _, a := range batch {
-		req.Leases = append(req.Leases, authorityToWire(a))
-	}
+	req := n.renewRequest(sign, batch)
 	out, err := c.Renew(ctx, connect.NewRequest(req))
 	if err != nil {
 		return nil, err

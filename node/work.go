@@ -161,6 +161,20 @@ func (x *execution) isOver() bool {
 	}
 }
 
+// progress is the phase, and the number of the last frame of the log on this node's disk.
+func (x *execution) progress() (job.Phase, uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	last := x.job.LogSeq
+	if x.attempt == nil {
+		return x.phase, last
+	}
+	if s := x.attempt.Log(); s != nil {
+		last = max(last, s.Last())
+	}
+	return x.phase, last
+}
+
 // isLost reports that the right to act has ended, by the clock now.
 func (x *execution) isLost() bool {
 	x.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	v1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
+	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink/reckon"
@@ -67,6 +68,9 @@ func (l *Link) request(s *site.State) (*v1.SyncRequest, bool, error) {
 	if l.cfg.Holders != nil {
 		req.Holders = l.cfg.Holders()
 		req.Holders = req.Holders[:min(len(req.Holders), MaxHolders)]
+	}
+	for _, j := range reckon.StandStill(s) {
+		req.States = append(req.States, &v1.SyncRequest_JobState{GrantId: string(j.Grant), Status: string(j.Status), Reason: j.Reason})
 	}
 	out, err := reckon.Collect(s, limit)
 	if err != nil {
@@ -206,6 +210,17 @@ func (l *Link) note(ctx context.Context, err error) {
 	default:
 		l.cfg.Log.Info("exchange with the central daemon works again")
 	}
+}
+
+// StillOf reads what stands still from the wire.
+func StillOf(all []*v1.SyncRequest_JobState) []reckon.Still {
+	var out []reckon.Still
+	for _, j := range all[:min(len(all), reckon.MaxStill)] {
+		out = append(out, reckon.Still{
+			Grant: forgeyard.GrantID(forgeyard.Clip(j.GrantId, MaxName)), Status: job.Status(forgeyard.Clip(j.Status, 32)), Reason: forgeyard.Clip(j.Reason, reckon.MaxStillText),
+		})
+	}
+	return out
 }
 
 // TermsOf reads terms from the wire; the zero value of a field is zero.

@@ -91,6 +91,9 @@ func statusText(j *v1.CentralJob) string {
 		}
 		return j.Status + ", cancel pending since " + when(j.CancelRequested)
 	}
+	if j.SiteStatus != "" {
+		return j.Status + ", " + j.SiteStatus + " at the site"
+	}
 	return j.Status
 }
 
@@ -114,6 +117,9 @@ func jobText(w io.Writer, j *v1.CentralJob) {
 		line(w, "hard end", when(j.HardEnd))
 	}
 	line(w, "job at the site", orDash(j.JobId))
+	if j.SiteStatus != "" {
+		line(w, "it stands still", j.SiteStatus+": "+j.SiteReason+", as of "+when(j.SiteAsOf))
+	}
 	line(w, "fence", orDash(j.Fence))
 	if j.Received != nil {
 		line(w, "ended", when(j.Ended)+", heard "+when(j.Received)+" with record "+fmt.Sprint(j.Record))

@@ -56,6 +56,9 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 	if j.LeaseId != "" {
 		p.Fact("lease", "%s %s, fence %s, attempt %s", j.LeaseId, j.LeaseState, j.Fence, j.AttemptId)
 	}
+	if h := j.Holder; h != nil {
+		p.Fact("its holder says", "%s, log up to %d (%s ago)", h.Phase, h.LastLogSeq, cli.PDur(h.Ago))
+	}
 	p.Fact("lease policy", "%s", j.LeasePolicy)
 	p.Fact("delivery", "%s", j.Delivery)
 	if j.Interruptions > 0 {

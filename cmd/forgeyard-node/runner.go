@@ -28,7 +28,11 @@ func (a *app) runnerCommand() *cobra.Command {
 
 // member finds a member by its runner id or name.
 func member(ctx context.Context, c *client, word string) (*forgeyardv1.Member, error) {
-	all, err := unary(ctx, c.site.Members, &forgeyardv1.MembersRequest{})
+	return memberOf(ctx, c, word, &forgeyardv1.MembersRequest{})
+}
+
+func memberOf(ctx context.Context, c *client, word string, r *forgeyardv1.MembersRequest) (*forgeyardv1.Member, error) {
+	all, err := unary(ctx, c.site.Members, r)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +52,7 @@ func (a *app) runnerShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			m, err := member(ctx, c, args[0])
+			m, err := memberOf(ctx, c, args[0], &forgeyardv1.MembersRequest{HeartbeatOf: args[0]})
 			if err != nil {
 				return err
 			}
@@ -71,8 +75,27 @@ func runnerText(p *cli.Page, m *forgeyardv1.Member) {
 		p.Fact("mesh", "%s", addr)
 	}
 	p.Fact("http", "%s", m.Http)
+	heartbeatText(p, m)
 	if m.Capabilities != nil {
 		capabilities(p, m.Capabilities)
+	}
+}
+
+// heartbeatText is what the leader last heard of a runner.
+func heartbeatText(p *cli.Page, m *forgeyardv1.Member) {
+	h := m.Heartbeat
+	if h == nil {
+		p.Fact("heartbeat", "none that the leader knows of")
+		return
+	}
+	p.Fact("heartbeat", "%s ago: %s, pressure %s", cli.PDur(h.Ago), h.AgentState, h.Pressure)
+	r := h.Resources
+	p.Fact("taken", "%d leases: %.1f cores, %s of memory, %s of disk; %s of its disk are free", r.GetJobs(), float64(r.GetMilliCpu())/1000, cli.Size(r.GetMemory()), cli.Size(r.GetDisk()), cli.Size(r.GetDiskFree()))
+	if c := m.Capabilities; c != nil && h.CapabilityDigest != "" && c.Digest != h.CapabilityDigest {
+		p.Fact("changed", "the machine is no longer what it registered: %s", h.CapabilityDigest)
+	}
+	for _, a := range h.ActiveAttempts {
+		p.Fact("attempt", "%s epoch %d: %s, log up to %d", a.JobId, a.Epoch, a.Phase, a.LastLogSeq)
 	}
 }
 

@@ -275,6 +275,16 @@ func (b *Book) Active() int {
 	return n
 }
 
+// Holds is what the leases take of this machine, and how many they are.
+func (b *Book) Holds() (r job.Resources, leases int) {
+	for _, e := range b.leases {
+		if e.stage != ended {
+			r.MilliCPU, r.Memory, r.Disk, leases = r.MilliCPU+e.spec.MilliCPU, r.Memory+e.spec.Memory, r.Disk+e.spec.Disk, leases+1
+		}
+	}
+	return r, leases
+}
+
 // Step returns what to do now and when to look again at the latest.
 func Step(now forgeyard.Instant, in Input, b *Book) ([]Effect, forgeyard.Instant) {
 	s := stepper{now: now, in: in, book: b, wake: now.Add(time.Second)}
@@ -467,13 +477,8 @@ func (s *stepper) reasonFor(sp job.Spec, me site.Member) job.RejectReason {
 
 // room is the hard local guard, should the placement have counted wrong (07§224).
 func (s *stepper) room(sp job.Spec) Refusal {
-	var cpu, mem, disk int64
-	n := 0
-	for _, e := range s.book.leases {
-		if e.stage != ended {
-			cpu, mem, disk, n = cpu+e.spec.MilliCPU, mem+e.spec.Memory, disk+e.spec.Disk, n+1
-		}
-	}
+	held, n := s.book.Holds()
+	cpu, mem, disk := held.MilliCPU, held.Memory, held.Disk
 	c, r := s.in.Caps, sp.Resources
 	switch {
 	case n >= c.MaxJobs:

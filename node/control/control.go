@@ -37,6 +37,8 @@ type Node interface {
 	Quorum(ctx context.Context) bool
 	UplinkUsed(ctx context.Context) (used time.Duration, lastError string, lastContact time.Time)
 	Explain(ctx context.Context, id forgeyard.JobID) (held string, all []*forgeyardv1.Job_Candidate, err error)
+	// Heard is the last heartbeat of a runner, as the leader heard it. NotFound: none.
+	Heard(ctx context.Context, r forgeyard.RunnerID) (*forgeyardv1.Heartbeat, error)
 	Drain(ctx context.Context, r *forgeyardv1.DrainRequest) (*forgeyardv1.DrainResponse, error)
 	Undrain(ctx context.Context) (*forgeyardv1.ResumeResponse, error)
 	// Current waits until this node's copy of the log has all that was committed when it was

@@ -111,8 +111,16 @@ func countDevices(s *site.State) *forgeyardv1.SiteStatus_DeviceCounts {
 	return c
 }
 
-func (s siteService) Members(context.Context, *connect.Request[forgeyardv1.MembersRequest]) (*connect.Response[forgeyardv1.MembersResponse], error) {
-	return connect.NewResponse(&forgeyardv1.MembersResponse{Members: s.n.Members()}), nil
+func (s siteService) Members(ctx context.Context, r *connect.Request[forgeyardv1.MembersRequest]) (*connect.Response[forgeyardv1.MembersResponse], error) {
+	all := s.n.Members()
+	for _, m := range all {
+		if of := r.Msg.HeartbeatOf; of != "" && (m.RunnerId == of || m.Name == of) {
+			if h, err := s.n.Heard(ctx, forgeyard.RunnerID(m.RunnerId)); err == nil {
+				m.Heartbeat = h // else what the log and the membership know is shown all the same
+			}
+		}
+	}
+	return connect.NewResponse(&forgeyardv1.MembersResponse{Members: all}), nil
 }
 
 func (s siteService) Events(ctx context.Context, r *connect.Request[forgeyardv1.SiteEventsRequest], out *connect.ServerStream[forgeyardv1.SiteEvent]) error {

@@ -110,7 +110,25 @@ func (s jobService) Show(ctx context.Context, r *connect.Request[forgeyardv1.Sho
 			v.HeldBack = "the leader cannot be asked: " + err.Error()
 		}
 	}
+	v.Holder = s.holder(ctx, j)
 	return connect.NewResponse(v), nil
+}
+
+// holder is what the holder of a job's lease last said of it; nil where nothing is known.
+func (s jobService) holder(ctx context.Context, j site.Job) *forgeyardv1.Job_Holder {
+	if !j.Lease.Live() {
+		return nil
+	}
+	h, err := s.n.Heard(ctx, j.Lease.Authority.Runner)
+	if err != nil {
+		return nil // what the log knows is shown all the same
+	}
+	for _, a := range h.ActiveAttempts {
+		if a.LeaseId == string(j.Lease.Authority.Lease) {
+			return &forgeyardv1.Job_Holder{Phase: a.Phase, LastLogSeq: a.LastLogSeq, Ago: h.Ago}
+		}
+	}
+	return nil
 }
 
 func (s jobService) Cancel(ctx context.Context, r *connect.Request[forgeyardv1.CancelJobRequest]) (*connect.Response[forgeyardv1.CancelResponse], error) {

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -102,6 +103,27 @@ type Sign struct {
 	Pressure string   // normal, or what is scarce
 	Refusing []string // reasons for not taking work
 	Facts    lease.Facts
+	State    string           // of the node as a whole
+	Caps     forgeyard.Digest // of what it is now; zero: not said
+	Sent     forgeyard.Wall   // by its own clock: for people, never compared (RA-147)
+	Taken    Taken
+	Attempts []Attempt // of the leases that it renews, in the order of its request
+}
+
+// Taken is what a runner's leases take of it, and what its disk has free.
+type Taken struct {
+	Jobs     int
+	MilliCPU int64
+	Memory   int64
+	Disk     int64
+	DiskFree int64
+}
+
+// Attempt is how far the execution under a lease has come, by its holder's word.
+type Attempt struct {
+	Authority forgeyard.Authority
+	Phase     job.Phase
+	LastLog   uint64 // number of the last frame of its log on the runner's disk
 }
 
 // Memory is what this leader heard since its election. One goroutine owns it.

@@ -72,8 +72,8 @@ type Config struct {
 	// Daemon is what the central daemon's clock read at the last contact, and how far this
 	// node's was ahead; see controllers.Input. Nil: what is committed is all that is known.
 	Daemon func() (read forgeyard.Wall, off time.Duration)
-	// Renewed is told how many leases a heartbeat asked for. Nil: nobody.
-	Renewed func(n int)
+	// Renewed is told how each lease of a heartbeat was answered. Nil: nobody.
+	Renewed func(answers []controllers.RenewalAnswer)
 }
 
 // Leadership is one term of leading. All methods may be called by any goroutine.
@@ -285,12 +285,20 @@ func (l *Leadership) Renew(ctx context.Context, r forgeyard.RunnerID, sign contr
 	out := l.mem.Renew(arrived, l.known(), batch)
 	l.mu.Unlock()
 	if l.cfg.Renewed != nil {
-		l.cfg.Renewed(len(batch))
+		l.cfg.Renewed(out)
 	}
 	if !before {
 		l.again() // somebody new may be able to serve what waits
 	}
 	return out, nil
+}
+
+// Heard is the last heartbeat of a runner, and how long ago it arrived.
+func (l *Leadership) Heard(r forgeyard.RunnerID) (controllers.Sign, time.Duration, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.mem.Runner(r)
+	return s, l.cfg.Clock.Now().Sub(s.At), ok
 }
 
 // Explain says why a job is where it is, by what this leader knows.

@@ -222,7 +222,7 @@ func (a *Attempt) reserve(context.Context) error {
 	if len(a.task.Spec.Secrets) > 0 {
 		return forgeyard.Errorf("run", forgeyard.Invalid, "this runner has no provider of secrets")
 	}
-	return a.run.room(a.task.Spec, a.id)
+	return a.run.room(a.task.Spec, a.id, 0)
 }
 
 func (a *Attempt) openLog(ctx context.Context) error {

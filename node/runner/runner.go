@@ -104,19 +104,21 @@ func New(cfg Config) (*Runner, error) {
 }
 
 // Check says why this runner cannot take a spec, before any work (07§33): Invalid for what
-// it cannot enforce, NoSpace for a disk that is too full.
-func (r *Runner) Check(s job.Spec) error {
+// it cannot enforce, NoSpace for a disk that is too full. promised is disk that other work
+// was promised, begun or not.
+func (r *Runner) Check(s job.Spec, promised int64) error {
 	if _, ok := r.cfg.Executors[s.Sandbox]; !ok {
 		return forgeyard.Errorf("runner", forgeyard.Invalid, "sandbox %q is not offered here", s.Sandbox)
 	}
 	if len(s.Secrets) > 0 {
 		return forgeyard.Errorf("runner", forgeyard.Invalid, "%d secrets are asked for, and this runner has no provider of secrets", len(s.Secrets))
 	}
-	return r.room(s, "")
+	return r.room(s, "", promised)
 }
 
-// room holds a spec's disk against what is free and what others were promised.
-func (r *Runner) room(s job.Spec, but string) error {
+// room holds a spec's disk against what is free and what others were promised: at least
+// that much, by whoever knows of work that has not begun.
+func (r *Runner) room(s job.Spec, but string, least int64) error {
 	free, err := diskFree(r.cfg.Workspaces)
 	if err != nil {
 		return forgeyard.E("reserve disk", forgeyard.Unavailable, err)
@@ -129,6 +131,7 @@ func (r *Runner) room(s job.Spec, but string) error {
 			promised += a.task.Spec.Resources.Disk
 		}
 	}
+	promised = max(promised, least)
 	if left := free - r.cfg.ReserveDisk - promised; s.Resources.Disk > left {
 		return forgeyard.Errorf("reserve disk", forgeyard.NoSpace, "the spec asks for %d bytes; %s has %d free, of which %d are reserved and %d promised to others",
 			s.Resources.Disk, r.cfg.Workspaces, free, r.cfg.ReserveDisk, promised).WithHint("free space there, or ask for less disk")

@@ -165,7 +165,7 @@ func (c *control) Delegate(ctx context.Context, r *connect.Request[v1.DelegateRe
 			return nil, err
 		}
 	}
-	return connect.NewResponse(jobMessage(j, to.Name)), nil
+	return connect.NewResponse(jobMessage(j, to)), nil
 }
 
 // hardEnd is when the authority ends for good, by this daemon's clock. Work that may take
@@ -199,7 +199,7 @@ func (c *control) pinInputs(ctx context.Context, g forgeyard.GrantID, spec job.S
 
 // ListJobs implements forgeyardv1connect.CentralServiceHandler.
 func (c *control) ListJobs(_ context.Context, r *connect.Request[v1.ListCentralJobsRequest]) (*connect.Response[v1.ListCentralJobsResponse], error) {
-	names, err := c.siteNames()
+	sites, err := c.sites()
 	if err != nil {
 		return nil, err
 	}
@@ -217,18 +217,18 @@ func (c *control) ListJobs(_ context.Context, r *connect.Request[v1.ListCentralJ
 	}
 	out := &v1.ListCentralJobsResponse{}
 	for _, j := range jobs {
-		out.Jobs = append(out.Jobs, jobMessage(j, names[j.Site]))
+		out.Jobs = append(out.Jobs, jobMessage(j, sites[j.Site]))
 	}
 	return connect.NewResponse(out), nil
 }
 
-func (c *control) siteNames() (map[forgeyard.SiteID]string, error) {
-	sites, err := c.store.Sites()
-	names := map[forgeyard.SiteID]string{}
-	for _, s := range sites {
-		names[s.ID] = s.Name
+func (c *control) sites() (map[forgeyard.SiteID]Site, error) {
+	all, err := c.store.Sites()
+	byID := map[forgeyard.SiteID]Site{}
+	for _, s := range all {
+		byID[s.ID] = s
 	}
-	return names, err
+	return byID, err
 }
 
 // ShowJob implements forgeyardv1connect.CentralServiceHandler.
@@ -237,11 +237,11 @@ func (c *control) ShowJob(_ context.Context, r *connect.Request[v1.ShowCentralJo
 	if err != nil {
 		return nil, err
 	}
-	names, err := c.siteNames()
+	sites, err := c.sites()
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(jobMessage(j, names[j.Site])), nil
+	return connect.NewResponse(jobMessage(j, sites[j.Site])), nil
 }
 
 // CancelJob implements forgeyardv1connect.CentralServiceHandler.
@@ -323,15 +323,19 @@ func (r *uploadReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func jobMessage(j Job, siteName string) *v1.CentralJob {
+func jobMessage(j Job, of Site) *v1.CentralJob {
 	m := &v1.CentralJob{
-		GrantId: string(j.Grant), SiteId: string(j.Site), Site: siteName, Title: j.Title, Status: string(j.Status), Term: j.Term, JobId: string(j.Job),
+		GrantId: string(j.Grant), SiteId: string(j.Site), Site: of.Name, Title: j.Title, Status: string(j.Status), Term: j.Term, JobId: string(j.Job),
 		DelegatedAt: stamp(j.Delegated), Ended: stamp(j.Ended), Received: stamp(j.Received), Outcomes: int32(j.Outcomes), ObjectsComplete: j.Objects,
 		CancelRequested: stamp(j.CancelAt), CancelTaken: stamp(j.CancelSeen), Record: j.Record, SpecId: j.Spec.String(), ObjectsError: j.ObjectsErr,
 		Durability: string(j.Durability), HardEnd: stamp(j.End),
 	}
 	if !j.Fence.IsZero() {
 		m.Fence = j.Fence.String()
+	}
+	if !j.Status.terminal() {
+		m.SiteAsOf = stamp(of.Contact.At)
+		m.SiteStatus, m.SiteReason = reckon.Standing(of.Contact.Still, j.Grant)
 	}
 	if r := j.Result; r != nil {
 		m.ExitCode, m.Message, m.Category = int32(r.ExitCode), r.Message, string(r.Category)

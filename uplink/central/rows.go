@@ -10,6 +10,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/uplink/reckon"
 )
 
 // The file, all values deterministic CBOR:
@@ -62,6 +63,7 @@ type Contact struct {
 	Peer         string         `cbor:"2,keyasint,omitempty"`
 	Holders      []string       `cbor:"3,keyasint,omitempty"`
 	Connectivity []byte         `cbor:"4,keyasint,omitempty"` // forgeyard.v1.Connectivity
+	Still        []reckon.Still `cbor:"5,keyasint,omitempty"` // delegated jobs that stand still there
 }
 
 type ticketRow struct {

@@ -146,7 +146,7 @@ func (d *delegation) sync(ctx context.Context, speaker string, m *v1.SyncRequest
 func readSync(speaker string, m *v1.SyncRequest) (sent, error) {
 	in := sent{
 		site: forgeyard.SiteID(m.SiteId), incarnation: m.Incarnation, cursor: m.Cursor, first: m.First, records: m.Records,
-		contact: Contact{Peer: speaker},
+		contact: Contact{Peer: speaker, Still: uplink.StillOf(m.States)},
 	}
 	if n := len(m.Records); n > reckon.MaxBatchRecords {
 		return in, forgeyard.Errorf("sync", forgeyard.Limit, "%d records at once, the bound is %d", n, reckon.MaxBatchRecords)

@@ -30,6 +30,40 @@ type Outgoing struct {
 	More    bool     // records wait that did not fit
 }
 
+// Still is a delegated job without an outcome that does not go on.
+type Still struct {
+	Grant  forgeyard.GrantID `cbor:"1,keyasint"`
+	Status job.Status        `cbor:"2,keyasint"` // unknown | suspended
+	Reason string            `cbor:"3,keyasint,omitempty"`
+}
+
+// Standing is what such a list says of one grant: nothing, while its job goes on.
+func Standing(all []Still, g forgeyard.GrantID) (status, reason string) {
+	for _, k := range all {
+		if k.Grant == g {
+			return string(k.Status), k.Reason
+		}
+	}
+	return "", ""
+}
+
+// StandStill lists the delegated jobs of which the people at the daemon should know that
+// nothing happens: whose execution is unknown, and those that are suspended. It is said
+// anew with each exchange, and no record: nobody decides by it.
+func StandStill(s *site.State) []Still {
+	var out []Still
+	for id := range s.Open.All() {
+		j, _ := s.Jobs.Get(id)
+		if j.Grant == nil || (j.Status != job.Unknown && j.Status != job.Suspended) {
+			continue
+		}
+		if out = append(out, Still{j.Grant.ID, j.Status, forgeyard.Clip(j.Reason, MaxStillText)}); len(out) == MaxStill {
+			break
+		}
+	}
+	return out
+}
+
 // Collect takes the outbox from its oldest record on, as much as fits into limit bytes;
 // one record always goes. Corrupt: the outbox has a gap.
 func Collect(s *site.State, limit int) (Outgoing, error) {

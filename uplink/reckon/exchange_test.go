@@ -2,6 +2,7 @@ package reckon
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,5 +92,32 @@ func TestIntake(t *testing.T) {
 	}
 	if err := CheckDelegations(2, ds[1:]); forgeyard.KindOf(err) != forgeyard.Invalid {
 		t.Errorf("out of order: %v", err)
+	}
+}
+
+// What stands still is said of delegated work only, in a bounded list.
+func TestStandStill(t *testing.T) {
+	s := &site.State{}
+	put := func(id forgeyard.JobID, g forgeyard.GrantID, st job.Status) {
+		j := site.Job{ID: id, Status: st, Reason: strings.Repeat("r", 2*MaxStillText)}
+		if g != "" {
+			j.Grant = &lease.Grant{ID: g, Term: 1}
+		}
+		s.Jobs, s.Open = s.Jobs.Put(id, j), s.Open.Put(id, 1)
+	}
+	put("a", "Ga", job.Unknown)
+	put("b", "Gb", job.Running)
+	put("c", "", job.Unknown)
+	put("d", "Gd", job.Suspended)
+	put("e", "Ge", job.Queued)
+	got := StandStill(s)
+	if len(got) != 2 || got[0].Grant != "Ga" || got[0].Status != job.Unknown || got[1].Grant != "Gd" || len(got[0].Reason) > MaxStillText+len("…") {
+		t.Errorf("%+v", got)
+	}
+	for i := range 2 * MaxStill {
+		put(forgeyard.JobID(fmt.Sprint("z", i)), forgeyard.GrantID(fmt.Sprint(i)), job.Suspended)
+	}
+	if n := len(StandStill(s)); n != MaxStill {
+		t.Errorf("%d are named, the bound is %d", n, MaxStill)
 	}
 }

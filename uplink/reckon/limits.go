@@ -24,6 +24,10 @@ const (
 	// MaxCancelled bounds the grants that one answer takes back first.
 	MaxCancelled = 1024
 
+	// MaxStill and MaxStillText bound what is said of jobs that stand still: people read it.
+	MaxStill     = 256
+	MaxStillText = 200
+
 	// commitEvery is how often the figure is committed when no threshold asks for it.
 	commitEvery = 5 * time.Second
 	// minInterval: more frequent exchanges say nothing new and wake the disk.

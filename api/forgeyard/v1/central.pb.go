@@ -249,7 +249,10 @@ type SyncRequest struct {
 	Connectivity *Connectivity          `protobuf:"bytes,6,opt,name=connectivity,proto3" json:"connectivity,omitempty"` // for people
 	// Members that hold the objects named in records: peer ids, or multiaddrs that
 	// end in /p2p/ID where the daemon may have to dial.
-	Holders       []string `protobuf:"bytes,7,rep,name=holders,proto3" json:"holders,omitempty"`
+	Holders []string `protobuf:"bytes,7,rep,name=holders,proto3" json:"holders,omitempty"`
+	// What stands still of the delegated jobs without an outcome, for people; jobs that are
+	// not named go on, or wait for a runner.
+	States        []*SyncRequest_JobState `protobuf:"bytes,8,rep,name=states,proto3" json:"states,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -329,6 +332,13 @@ func (x *SyncRequest) GetConnectivity() *Connectivity {
 func (x *SyncRequest) GetHolders() []string {
 	if x != nil {
 		return x.Holders
+	}
+	return nil
+}
+
+func (x *SyncRequest) GetStates() []*SyncRequest_JobState {
+	if x != nil {
+		return x.States
 	}
 	return nil
 }
@@ -1115,10 +1125,15 @@ type CentralJob struct {
 	SpecId          string                 `protobuf:"bytes,20,opt,name=spec_id,json=specId,proto3" json:"spec_id,omitempty"`
 	ObjectsError    string                 `protobuf:"bytes,21,opt,name=objects_error,json=objectsError,proto3" json:"objects_error,omitempty"` // why the last try to bring the objects failed
 	Durability      string                 `protobuf:"bytes,22,opt,name=durability,proto3" json:"durability,omitempty"`
-	HardEnd         *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=hard_end,json=hardEnd,proto3" json:"hard_end,omitempty"`             // of the authority, by this daemon's clock; absent: none
-	CancelTaken     *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=cancel_taken,json=cancelTaken,proto3" json:"cancel_taken,omitempty"` // when the site took the cancellation in; until then it is pending
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	HardEnd         *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=hard_end,json=hardEnd,proto3" json:"hard_end,omitempty"` // of the authority, by this daemon's clock; absent: none
+	// What the site last said of a job without an outcome that stands still, and when:
+	// unknown | suspended. Empty: it goes on, or waits for a runner.
+	SiteStatus    string                 `protobuf:"bytes,25,opt,name=site_status,json=siteStatus,proto3" json:"site_status,omitempty"`
+	SiteReason    string                 `protobuf:"bytes,26,opt,name=site_reason,json=siteReason,proto3" json:"site_reason,omitempty"`
+	SiteAsOf      *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=site_as_of,json=siteAsOf,proto3" json:"site_as_of,omitempty"`
+	CancelTaken   *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=cancel_taken,json=cancelTaken,proto3" json:"cancel_taken,omitempty"` // when the site took the cancellation in; until then it is pending
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CentralJob) Reset() {
@@ -1308,6 +1323,27 @@ func (x *CentralJob) GetDurability() string {
 func (x *CentralJob) GetHardEnd() *timestamppb.Timestamp {
 	if x != nil {
 		return x.HardEnd
+	}
+	return nil
+}
+
+func (x *CentralJob) GetSiteStatus() string {
+	if x != nil {
+		return x.SiteStatus
+	}
+	return ""
+}
+
+func (x *CentralJob) GetSiteReason() string {
+	if x != nil {
+		return x.SiteReason
+	}
+	return ""
+}
+
+func (x *CentralJob) GetSiteAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SiteAsOf
 	}
 	return nil
 }
@@ -1667,6 +1703,66 @@ func (x *AuditEntry) GetText() string {
 	return ""
 }
 
+type SyncRequest_JobState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	GrantId       string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	Status        string                 `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"` // unknown | suspended
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncRequest_JobState) Reset() {
+	*x = SyncRequest_JobState{}
+	mi := &file_forgeyard_v1_central_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncRequest_JobState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncRequest_JobState) ProtoMessage() {}
+
+func (x *SyncRequest_JobState) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_central_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncRequest_JobState.ProtoReflect.Descriptor instead.
+func (*SyncRequest_JobState) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_central_proto_rawDescGZIP(), []int{3, 0}
+}
+
+func (x *SyncRequest_JobState) GetGrantId() string {
+	if x != nil {
+		return x.GrantId
+	}
+	return ""
+}
+
+func (x *SyncRequest_JobState) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *SyncRequest_JobState) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type SyncResponse_Verdict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -1678,7 +1774,7 @@ type SyncResponse_Verdict struct {
 
 func (x *SyncResponse_Verdict) Reset() {
 	*x = SyncResponse_Verdict{}
-	mi := &file_forgeyard_v1_central_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1786,7 @@ func (x *SyncResponse_Verdict) String() string {
 func (*SyncResponse_Verdict) ProtoMessage() {}
 
 func (x *SyncResponse_Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_central_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_central_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +1843,7 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\vUplinkTerms\x12<\n" +
 	"\fsilent_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\vsilentAfter\x12/\n" +
 	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x127\n" +
-	"\tallowance\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tallowance\"\xea\x01\n" +
+	"\tallowance\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tallowance\"\xfd\x02\n" +
 	"\vSyncRequest\x12\x17\n" +
 	"\asite_id\x18\x01 \x01(\tR\x06siteId\x12\x16\n" +
 	"\x06cursor\x18\x02 \x01(\x04R\x06cursor\x12\x18\n" +
@@ -1755,7 +1851,12 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\x05first\x18\x04 \x01(\x04R\x05first\x12 \n" +
 	"\vincarnation\x18\x05 \x01(\x04R\vincarnation\x12>\n" +
 	"\fconnectivity\x18\x06 \x01(\v2\x1a.forgeyard.v1.ConnectivityR\fconnectivity\x12\x18\n" +
-	"\aholders\x18\a \x03(\tR\aholders\"\xed\x02\n" +
+	"\aholders\x18\a \x03(\tR\aholders\x12:\n" +
+	"\x06states\x18\b \x03(\v2\".forgeyard.v1.SyncRequest.JobStateR\x06states\x1aU\n" +
+	"\bJobState\x12\x19\n" +
+	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x16\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xed\x02\n" +
 	"\fSyncResponse\x12/\n" +
 	"\x05terms\x18\x01 \x01(\v2\x19.forgeyard.v1.UplinkTermsR\x05terms\x12\x14\n" +
 	"\x05acked\x18\x02 \x01(\x04R\x05acked\x12>\n" +
@@ -1816,7 +1917,7 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\x04spec\x18\x02 \x01(\fR\x04spec\x12\x14\n" +
 	"\x05title\x18\x03 \x01(\tR\x05title\x12\x16\n" +
 	"\x06upload\x18\x04 \x01(\tR\x06upload\x121\n" +
-	"\x06within\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06within\"\xe9\x06\n" +
+	"\x06within\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06within\"\xe5\a\n" +
 	"\n" +
 	"CentralJob\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x17\n" +
@@ -1844,7 +1945,13 @@ const file_forgeyard_v1_central_proto_rawDesc = "" +
 	"\n" +
 	"durability\x18\x16 \x01(\tR\n" +
 	"durability\x125\n" +
-	"\bhard_end\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\ahardEnd\x12=\n" +
+	"\bhard_end\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\ahardEnd\x12\x1f\n" +
+	"\vsite_status\x18\x19 \x01(\tR\n" +
+	"siteStatus\x12\x1f\n" +
+	"\vsite_reason\x18\x1a \x01(\tR\n" +
+	"siteReason\x128\n" +
+	"\n" +
+	"site_as_of\x18\x1b \x01(\v2\x1a.google.protobuf.TimestampR\bsiteAsOf\x12=\n" +
 	"\fcancel_taken\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\vcancelTaken\",\n" +
 	"\x16ListCentralJobsRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\"G\n" +
@@ -1892,7 +1999,7 @@ func file_forgeyard_v1_central_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_central_proto_rawDescData
 }
 
-var file_forgeyard_v1_central_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_forgeyard_v1_central_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_forgeyard_v1_central_proto_goTypes = []any{
 	(*EnrolRequest)(nil),            // 0: forgeyard.v1.EnrolRequest
 	(*EnrolResponse)(nil),           // 1: forgeyard.v1.EnrolResponse
@@ -1917,69 +2024,72 @@ var file_forgeyard_v1_central_proto_goTypes = []any{
 	(*AuditRequest)(nil),            // 20: forgeyard.v1.AuditRequest
 	(*AuditResponse)(nil),           // 21: forgeyard.v1.AuditResponse
 	(*AuditEntry)(nil),              // 22: forgeyard.v1.AuditEntry
-	(*SyncResponse_Verdict)(nil),    // 23: forgeyard.v1.SyncResponse.Verdict
-	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
-	(*Connectivity)(nil),            // 25: forgeyard.v1.Connectivity
-	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
-	(*Output)(nil),                  // 27: forgeyard.v1.Output
-	(*CancelResponse)(nil),          // 28: forgeyard.v1.CancelResponse
+	(*SyncRequest_JobState)(nil),    // 23: forgeyard.v1.SyncRequest.JobState
+	(*SyncResponse_Verdict)(nil),    // 24: forgeyard.v1.SyncResponse.Verdict
+	(*durationpb.Duration)(nil),     // 25: google.protobuf.Duration
+	(*Connectivity)(nil),            // 26: forgeyard.v1.Connectivity
+	(*timestamppb.Timestamp)(nil),   // 27: google.protobuf.Timestamp
+	(*Output)(nil),                  // 28: forgeyard.v1.Output
+	(*CancelResponse)(nil),          // 29: forgeyard.v1.CancelResponse
 }
 var file_forgeyard_v1_central_proto_depIdxs = []int32{
 	2,  // 0: forgeyard.v1.EnrolResponse.terms:type_name -> forgeyard.v1.UplinkTerms
-	24, // 1: forgeyard.v1.UplinkTerms.silent_after:type_name -> google.protobuf.Duration
-	24, // 2: forgeyard.v1.UplinkTerms.grace:type_name -> google.protobuf.Duration
-	24, // 3: forgeyard.v1.UplinkTerms.allowance:type_name -> google.protobuf.Duration
-	25, // 4: forgeyard.v1.SyncRequest.connectivity:type_name -> forgeyard.v1.Connectivity
-	2,  // 5: forgeyard.v1.SyncResponse.terms:type_name -> forgeyard.v1.UplinkTerms
-	23, // 6: forgeyard.v1.SyncResponse.verdicts:type_name -> forgeyard.v1.SyncResponse.Verdict
-	24, // 7: forgeyard.v1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
-	2,  // 8: forgeyard.v1.CreateTicketRequest.terms:type_name -> forgeyard.v1.UplinkTerms
-	26, // 9: forgeyard.v1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	2,  // 10: forgeyard.v1.Ticket.terms:type_name -> forgeyard.v1.UplinkTerms
-	11, // 11: forgeyard.v1.ListSitesResponse.sites:type_name -> forgeyard.v1.CentralSite
-	26, // 12: forgeyard.v1.CentralSite.enrolled:type_name -> google.protobuf.Timestamp
-	26, // 13: forgeyard.v1.CentralSite.last_contact:type_name -> google.protobuf.Timestamp
-	25, // 14: forgeyard.v1.CentralSite.connectivity:type_name -> forgeyard.v1.Connectivity
-	26, // 15: forgeyard.v1.CentralSite.as_of:type_name -> google.protobuf.Timestamp
-	2,  // 16: forgeyard.v1.CentralSite.terms:type_name -> forgeyard.v1.UplinkTerms
-	24, // 17: forgeyard.v1.DelegateRequest.within:type_name -> google.protobuf.Duration
-	27, // 18: forgeyard.v1.CentralJob.outputs:type_name -> forgeyard.v1.Output
-	26, // 19: forgeyard.v1.CentralJob.delegated_at:type_name -> google.protobuf.Timestamp
-	26, // 20: forgeyard.v1.CentralJob.ended:type_name -> google.protobuf.Timestamp
-	26, // 21: forgeyard.v1.CentralJob.received:type_name -> google.protobuf.Timestamp
-	26, // 22: forgeyard.v1.CentralJob.cancel_requested:type_name -> google.protobuf.Timestamp
-	26, // 23: forgeyard.v1.CentralJob.hard_end:type_name -> google.protobuf.Timestamp
-	26, // 24: forgeyard.v1.CentralJob.cancel_taken:type_name -> google.protobuf.Timestamp
-	15, // 25: forgeyard.v1.ListCentralJobsResponse.jobs:type_name -> forgeyard.v1.CentralJob
-	22, // 26: forgeyard.v1.AuditResponse.entries:type_name -> forgeyard.v1.AuditEntry
-	26, // 27: forgeyard.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
-	0,  // 28: forgeyard.v1.DelegationService.Enrol:input_type -> forgeyard.v1.EnrolRequest
-	3,  // 29: forgeyard.v1.DelegationService.Sync:input_type -> forgeyard.v1.SyncRequest
-	5,  // 30: forgeyard.v1.CentralService.Status:input_type -> forgeyard.v1.CentralStatusRequest
-	7,  // 31: forgeyard.v1.CentralService.CreateTicket:input_type -> forgeyard.v1.CreateTicketRequest
-	9,  // 32: forgeyard.v1.CentralService.ListSites:input_type -> forgeyard.v1.ListSitesRequest
-	14, // 33: forgeyard.v1.CentralService.Delegate:input_type -> forgeyard.v1.DelegateRequest
-	16, // 34: forgeyard.v1.CentralService.ListJobs:input_type -> forgeyard.v1.ListCentralJobsRequest
-	18, // 35: forgeyard.v1.CentralService.ShowJob:input_type -> forgeyard.v1.ShowCentralJobRequest
-	19, // 36: forgeyard.v1.CentralService.CancelJob:input_type -> forgeyard.v1.CancelCentralJobRequest
-	12, // 37: forgeyard.v1.CentralService.PutObject:input_type -> forgeyard.v1.PutObjectRequest
-	20, // 38: forgeyard.v1.CentralService.Audit:input_type -> forgeyard.v1.AuditRequest
-	1,  // 39: forgeyard.v1.DelegationService.Enrol:output_type -> forgeyard.v1.EnrolResponse
-	4,  // 40: forgeyard.v1.DelegationService.Sync:output_type -> forgeyard.v1.SyncResponse
-	6,  // 41: forgeyard.v1.CentralService.Status:output_type -> forgeyard.v1.CentralStatus
-	8,  // 42: forgeyard.v1.CentralService.CreateTicket:output_type -> forgeyard.v1.Ticket
-	10, // 43: forgeyard.v1.CentralService.ListSites:output_type -> forgeyard.v1.ListSitesResponse
-	15, // 44: forgeyard.v1.CentralService.Delegate:output_type -> forgeyard.v1.CentralJob
-	17, // 45: forgeyard.v1.CentralService.ListJobs:output_type -> forgeyard.v1.ListCentralJobsResponse
-	15, // 46: forgeyard.v1.CentralService.ShowJob:output_type -> forgeyard.v1.CentralJob
-	28, // 47: forgeyard.v1.CentralService.CancelJob:output_type -> forgeyard.v1.CancelResponse
-	13, // 48: forgeyard.v1.CentralService.PutObject:output_type -> forgeyard.v1.PutObjectResponse
-	21, // 49: forgeyard.v1.CentralService.Audit:output_type -> forgeyard.v1.AuditResponse
-	39, // [39:50] is the sub-list for method output_type
-	28, // [28:39] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	25, // 1: forgeyard.v1.UplinkTerms.silent_after:type_name -> google.protobuf.Duration
+	25, // 2: forgeyard.v1.UplinkTerms.grace:type_name -> google.protobuf.Duration
+	25, // 3: forgeyard.v1.UplinkTerms.allowance:type_name -> google.protobuf.Duration
+	26, // 4: forgeyard.v1.SyncRequest.connectivity:type_name -> forgeyard.v1.Connectivity
+	23, // 5: forgeyard.v1.SyncRequest.states:type_name -> forgeyard.v1.SyncRequest.JobState
+	2,  // 6: forgeyard.v1.SyncResponse.terms:type_name -> forgeyard.v1.UplinkTerms
+	24, // 7: forgeyard.v1.SyncResponse.verdicts:type_name -> forgeyard.v1.SyncResponse.Verdict
+	25, // 8: forgeyard.v1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	2,  // 9: forgeyard.v1.CreateTicketRequest.terms:type_name -> forgeyard.v1.UplinkTerms
+	27, // 10: forgeyard.v1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	2,  // 11: forgeyard.v1.Ticket.terms:type_name -> forgeyard.v1.UplinkTerms
+	11, // 12: forgeyard.v1.ListSitesResponse.sites:type_name -> forgeyard.v1.CentralSite
+	27, // 13: forgeyard.v1.CentralSite.enrolled:type_name -> google.protobuf.Timestamp
+	27, // 14: forgeyard.v1.CentralSite.last_contact:type_name -> google.protobuf.Timestamp
+	26, // 15: forgeyard.v1.CentralSite.connectivity:type_name -> forgeyard.v1.Connectivity
+	27, // 16: forgeyard.v1.CentralSite.as_of:type_name -> google.protobuf.Timestamp
+	2,  // 17: forgeyard.v1.CentralSite.terms:type_name -> forgeyard.v1.UplinkTerms
+	25, // 18: forgeyard.v1.DelegateRequest.within:type_name -> google.protobuf.Duration
+	28, // 19: forgeyard.v1.CentralJob.outputs:type_name -> forgeyard.v1.Output
+	27, // 20: forgeyard.v1.CentralJob.delegated_at:type_name -> google.protobuf.Timestamp
+	27, // 21: forgeyard.v1.CentralJob.ended:type_name -> google.protobuf.Timestamp
+	27, // 22: forgeyard.v1.CentralJob.received:type_name -> google.protobuf.Timestamp
+	27, // 23: forgeyard.v1.CentralJob.cancel_requested:type_name -> google.protobuf.Timestamp
+	27, // 24: forgeyard.v1.CentralJob.hard_end:type_name -> google.protobuf.Timestamp
+	27, // 25: forgeyard.v1.CentralJob.site_as_of:type_name -> google.protobuf.Timestamp
+	27, // 26: forgeyard.v1.CentralJob.cancel_taken:type_name -> google.protobuf.Timestamp
+	15, // 27: forgeyard.v1.ListCentralJobsResponse.jobs:type_name -> forgeyard.v1.CentralJob
+	22, // 28: forgeyard.v1.AuditResponse.entries:type_name -> forgeyard.v1.AuditEntry
+	27, // 29: forgeyard.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
+	0,  // 30: forgeyard.v1.DelegationService.Enrol:input_type -> forgeyard.v1.EnrolRequest
+	3,  // 31: forgeyard.v1.DelegationService.Sync:input_type -> forgeyard.v1.SyncRequest
+	5,  // 32: forgeyard.v1.CentralService.Status:input_type -> forgeyard.v1.CentralStatusRequest
+	7,  // 33: forgeyard.v1.CentralService.CreateTicket:input_type -> forgeyard.v1.CreateTicketRequest
+	9,  // 34: forgeyard.v1.CentralService.ListSites:input_type -> forgeyard.v1.ListSitesRequest
+	14, // 35: forgeyard.v1.CentralService.Delegate:input_type -> forgeyard.v1.DelegateRequest
+	16, // 36: forgeyard.v1.CentralService.ListJobs:input_type -> forgeyard.v1.ListCentralJobsRequest
+	18, // 37: forgeyard.v1.CentralService.ShowJob:input_type -> forgeyard.v1.ShowCentralJobRequest
+	19, // 38: forgeyard.v1.CentralService.CancelJob:input_type -> forgeyard.v1.CancelCentralJobRequest
+	12, // 39: forgeyard.v1.CentralService.PutObject:input_type -> forgeyard.v1.PutObjectRequest
+	20, // 40: forgeyard.v1.CentralService.Audit:input_type -> forgeyard.v1.AuditRequest
+	1,  // 41: forgeyard.v1.DelegationService.Enrol:output_type -> forgeyard.v1.EnrolResponse
+	4,  // 42: forgeyard.v1.DelegationService.Sync:output_type -> forgeyard.v1.SyncResponse
+	6,  // 43: forgeyard.v1.CentralService.Status:output_type -> forgeyard.v1.CentralStatus
+	8,  // 44: forgeyard.v1.CentralService.CreateTicket:output_type -> forgeyard.v1.Ticket
+	10, // 45: forgeyard.v1.CentralService.ListSites:output_type -> forgeyard.v1.ListSitesResponse
+	15, // 46: forgeyard.v1.CentralService.Delegate:output_type -> forgeyard.v1.CentralJob
+	17, // 47: forgeyard.v1.CentralService.ListJobs:output_type -> forgeyard.v1.ListCentralJobsResponse
+	15, // 48: forgeyard.v1.CentralService.ShowJob:output_type -> forgeyard.v1.CentralJob
+	29, // 49: forgeyard.v1.CentralService.CancelJob:output_type -> forgeyard.v1.CancelResponse
+	13, // 50: forgeyard.v1.CentralService.PutObject:output_type -> forgeyard.v1.PutObjectResponse
+	21, // 51: forgeyard.v1.CentralService.Audit:output_type -> forgeyard.v1.AuditResponse
+	41, // [41:52] is the sub-list for method output_type
+	30, // [30:41] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_central_proto_init() }
@@ -1995,7 +2105,7 @@ func file_forgeyard_v1_central_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_central_proto_rawDesc), len(file_forgeyard_v1_central_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

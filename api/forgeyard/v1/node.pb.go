@@ -1100,6 +1100,7 @@ func (x *SiteStatus) GetAdvice() []string {
 
 type MembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	HeartbeatOf   string                 `protobuf:"bytes,1,opt,name=heartbeat_of,json=heartbeatOf,proto3" json:"heartbeat_of,omitempty"` // a runner, by id or name, whose last heartbeat is asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1132,6 +1133,13 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
 	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *MembersRequest) GetHeartbeatOf() string {
+	if x != nil {
+		return x.HeartbeatOf
+	}
+	return ""
 }
 
 type MembersResponse struct {
@@ -5337,8 +5345,9 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\tavailable\x18\x01 \x01(\x03R\tavailable\x12\x16\n" +
 	"\x06leased\x18\x02 \x01(\x03R\x06leased\x12 \n" +
 	"\vquarantined\x18\x03 \x01(\x03R\vquarantined\x12\x14\n" +
-	"\x05other\x18\x04 \x01(\x03R\x05other\"\x10\n" +
-	"\x0eMembersRequest\"A\n" +
+	"\x05other\x18\x04 \x01(\x03R\x05other\"3\n" +
+	"\x0eMembersRequest\x12!\n" +
+	"\fheartbeat_of\x18\x01 \x01(\tR\vheartbeatOf\"A\n" +
 	"\x0fMembersResponse\x12.\n" +
 	"\amembers\x18\x01 \x03(\v2\x14.forgeyard.v1.MemberR\amembers\"U\n" +
 	"\x11SiteEventsRequest\x12\x16\n" +

@@ -121,15 +121,20 @@ func (x *ProposeResponse) GetReply() []byte {
 }
 
 type RenewRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RunnerId      string                 `protobuf:"bytes,1,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
-	SessionId     string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	Pressure      string                 `protobuf:"bytes,3,opt,name=pressure,proto3" json:"pressure,omitempty"`
-	Refusing      []string               `protobuf:"bytes,4,rep,name=refusing,proto3" json:"refusing,omitempty"`
-	Leases        []*Authority           `protobuf:"bytes,5,rep,name=leases,proto3" json:"leases,omitempty"`
-	Facts         *RenewRequest_Facts    `protobuf:"bytes,6,opt,name=facts,proto3" json:"facts,omitempty"` // absent: an older version
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState  `protogen:"open.v1"`
+	RunnerId         string                  `protobuf:"bytes,1,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	SessionId        string                  `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	Pressure         string                  `protobuf:"bytes,3,opt,name=pressure,proto3" json:"pressure,omitempty"`
+	Refusing         []string                `protobuf:"bytes,4,rep,name=refusing,proto3" json:"refusing,omitempty"`
+	Leases           []*Authority            `protobuf:"bytes,5,rep,name=leases,proto3" json:"leases,omitempty"`
+	Facts            *RenewRequest_Facts     `protobuf:"bytes,6,opt,name=facts,proto3" json:"facts,omitempty"`                  // absent: an older version
+	Attempts         []*RenewRequest_Attempt `protobuf:"bytes,7,rep,name=attempts,proto3" json:"attempts,omitempty"`            // in the order of leases; none: an older version
+	SentMs           int64                   `protobuf:"varint,8,opt,name=sent_ms,json=sentMs,proto3" json:"sent_ms,omitempty"` // by the sender's wall clock, for people: no authority is counted from it
+	AgentState       string                  `protobuf:"bytes,9,opt,name=agent_state,json=agentState,proto3" json:"agent_state,omitempty"`
+	CapabilityDigest []byte                  `protobuf:"bytes,10,opt,name=capability_digest,json=capabilityDigest,proto3" json:"capability_digest,omitempty"`
+	Resources        *Heartbeat_Resources    `protobuf:"bytes,11,opt,name=resources,proto3" json:"resources,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *RenewRequest) Reset() {
@@ -200,6 +205,41 @@ func (x *RenewRequest) GetLeases() []*Authority {
 func (x *RenewRequest) GetFacts() *RenewRequest_Facts {
 	if x != nil {
 		return x.Facts
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetAttempts() []*RenewRequest_Attempt {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetSentMs() int64 {
+	if x != nil {
+		return x.SentMs
+	}
+	return 0
+}
+
+func (x *RenewRequest) GetAgentState() string {
+	if x != nil {
+		return x.AgentState
+	}
+	return ""
+}
+
+func (x *RenewRequest) GetCapabilityDigest() []byte {
+	if x != nil {
+		return x.CapabilityDigest
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetResources() *Heartbeat_Resources {
+	if x != nil {
+		return x.Resources
 	}
 	return nil
 }
@@ -821,6 +861,50 @@ func (x *ExplainResponse) GetCandidates() []*Job_Candidate {
 	return nil
 }
 
+type HeardRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RunnerId      string                 `protobuf:"bytes,1,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeardRequest) Reset() {
+	*x = HeardRequest{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeardRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeardRequest) ProtoMessage() {}
+
+func (x *HeardRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeardRequest.ProtoReflect.Descriptor instead.
+func (*HeardRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *HeardRequest) GetRunnerId() string {
+	if x != nil {
+		return x.RunnerId
+	}
+	return ""
+}
+
 type PeerLogRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
@@ -832,7 +916,7 @@ type PeerLogRequest struct {
 
 func (x *PeerLogRequest) Reset() {
 	*x = PeerLogRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +928,7 @@ func (x *PeerLogRequest) String() string {
 func (*PeerLogRequest) ProtoMessage() {}
 
 func (x *PeerLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +941,7 @@ func (x *PeerLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerLogRequest.ProtoReflect.Descriptor instead.
 func (*PeerLogRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PeerLogRequest) GetAttemptId() string {
@@ -892,7 +976,7 @@ type PeerConsoleData struct {
 
 func (x *PeerConsoleData) Reset() {
 	*x = PeerConsoleData{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +988,7 @@ func (x *PeerConsoleData) String() string {
 func (*PeerConsoleData) ProtoMessage() {}
 
 func (x *PeerConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +1001,7 @@ func (x *PeerConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerConsoleData.ProtoReflect.Descriptor instead.
 func (*PeerConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PeerConsoleData) GetDeviceId() string {
@@ -949,7 +1033,7 @@ type CredentialRequest struct {
 
 func (x *CredentialRequest) Reset() {
 	*x = CredentialRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1045,7 @@ func (x *CredentialRequest) String() string {
 func (*CredentialRequest) ProtoMessage() {}
 
 func (x *CredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1058,7 @@ func (x *CredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialRequest.ProtoReflect.Descriptor instead.
 func (*CredentialRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 type CredentialResponse struct {
@@ -986,7 +1070,7 @@ type CredentialResponse struct {
 
 func (x *CredentialResponse) Reset() {
 	*x = CredentialResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1082,7 @@ func (x *CredentialResponse) String() string {
 func (*CredentialResponse) ProtoMessage() {}
 
 func (x *CredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1095,7 @@ func (x *CredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialResponse.ProtoReflect.Descriptor instead.
 func (*CredentialResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CredentialResponse) GetCredential() []byte {
@@ -1030,7 +1114,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1126,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1139,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HashRequest) GetIndex() uint64 {
@@ -1074,7 +1158,7 @@ type HashResponse struct {
 
 func (x *HashResponse) Reset() {
 	*x = HashResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1170,7 @@ func (x *HashResponse) String() string {
 func (*HashResponse) ProtoMessage() {}
 
 func (x *HashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1183,7 @@ func (x *HashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashResponse.ProtoReflect.Descriptor instead.
 func (*HashResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HashResponse) GetHash() []byte {
@@ -1117,7 +1201,7 @@ type BarrierRequest struct {
 
 func (x *BarrierRequest) Reset() {
 	*x = BarrierRequest{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1213,7 @@ func (x *BarrierRequest) String() string {
 func (*BarrierRequest) ProtoMessage() {}
 
 func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1226,7 @@ func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierRequest.ProtoReflect.Descriptor instead.
 func (*BarrierRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 type BarrierResponse struct {
@@ -1154,7 +1238,7 @@ type BarrierResponse struct {
 
 func (x *BarrierResponse) Reset() {
 	*x = BarrierResponse{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1250,7 @@ func (x *BarrierResponse) String() string {
 func (*BarrierResponse) ProtoMessage() {}
 
 func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,12 +1263,65 @@ func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierResponse.ProtoReflect.Descriptor instead.
 func (*BarrierResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *BarrierResponse) GetIndex() uint64 {
 	if x != nil {
 		return x.Index
+	}
+	return 0
+}
+
+// Attempt is how far the execution under a lease has come.
+type RenewRequest_Attempt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	LastLogSeq    uint64                 `protobuf:"varint,2,opt,name=last_log_seq,json=lastLogSeq,proto3" json:"last_log_seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest_Attempt) Reset() {
+	*x = RenewRequest_Attempt{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest_Attempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest_Attempt) ProtoMessage() {}
+
+func (x *RenewRequest_Attempt) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest_Attempt.ProtoReflect.Descriptor instead.
+func (*RenewRequest_Attempt) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{2, 0}
+}
+
+func (x *RenewRequest_Attempt) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *RenewRequest_Attempt) GetLastLogSeq() uint64 {
+	if x != nil {
+		return x.LastLogSeq
 	}
 	return 0
 }
@@ -1205,7 +1342,7 @@ type RenewRequest_Facts struct {
 
 func (x *RenewRequest_Facts) Reset() {
 	*x = RenewRequest_Facts{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1354,7 @@ func (x *RenewRequest_Facts) String() string {
 func (*RenewRequest_Facts) ProtoMessage() {}
 
 func (x *RenewRequest_Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1367,7 @@ func (x *RenewRequest_Facts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest_Facts.ProtoReflect.Descriptor instead.
 func (*RenewRequest_Facts) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{2, 0}
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{2, 1}
 }
 
 func (x *RenewRequest_Facts) GetCredential() *durationpb.Duration {
@@ -1293,7 +1430,7 @@ type RenewResponse_Answer struct {
 
 func (x *RenewResponse_Answer) Reset() {
 	*x = RenewResponse_Answer{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1442,7 @@ func (x *RenewResponse_Answer) String() string {
 func (*RenewResponse_Answer) ProtoMessage() {}
 
 func (x *RenewResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1488,7 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\acommand\x18\x01 \x01(\fR\acommand\"=\n" +
 	"\x0fProposeResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x14\n" +
-	"\x05reply\x18\x02 \x01(\fR\x05reply\"\xe6\x03\n" +
+	"\x05reply\x18\x02 \x01(\fR\x05reply\"\x91\x06\n" +
 	"\fRenewRequest\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x1d\n" +
 	"\n" +
@@ -1359,7 +1496,18 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\bpressure\x18\x03 \x01(\tR\bpressure\x12\x1a\n" +
 	"\brefusing\x18\x04 \x03(\tR\brefusing\x12/\n" +
 	"\x06leases\x18\x05 \x03(\v2\x17.forgeyard.v1.AuthorityR\x06leases\x126\n" +
-	"\x05facts\x18\x06 \x01(\v2 .forgeyard.v1.RenewRequest.FactsR\x05facts\x1a\xf8\x01\n" +
+	"\x05facts\x18\x06 \x01(\v2 .forgeyard.v1.RenewRequest.FactsR\x05facts\x12>\n" +
+	"\battempts\x18\a \x03(\v2\".forgeyard.v1.RenewRequest.AttemptR\battempts\x12\x17\n" +
+	"\asent_ms\x18\b \x01(\x03R\x06sentMs\x12\x1f\n" +
+	"\vagent_state\x18\t \x01(\tR\n" +
+	"agentState\x12+\n" +
+	"\x11capability_digest\x18\n" +
+	" \x01(\fR\x10capabilityDigest\x12?\n" +
+	"\tresources\x18\v \x01(\v2!.forgeyard.v1.Heartbeat.ResourcesR\tresources\x1aA\n" +
+	"\aAttempt\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12 \n" +
+	"\flast_log_seq\x18\x02 \x01(\x04R\n" +
+	"lastLogSeq\x1a\xf8\x01\n" +
 	"\x05Facts\x129\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\n" +
@@ -1415,7 +1563,9 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\theld_back\x18\x01 \x01(\tR\bheldBack\x12;\n" +
 	"\n" +
 	"candidates\x18\x02 \x03(\v2\x1b.forgeyard.v1.Job.CandidateR\n" +
-	"candidates\"]\n" +
+	"candidates\"+\n" +
+	"\fHeardRequest\x12\x1b\n" +
+	"\trunner_id\x18\x01 \x01(\tR\brunnerId\"]\n" +
 	"\x0ePeerLogRequest\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
@@ -1436,7 +1586,7 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\"\x10\n" +
 	"\x0eBarrierRequest\"'\n" +
 	"\x0fBarrierResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\xd4\x06\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\x92\a\n" +
 	"\vPeerService\x12F\n" +
 	"\aPropose\x12\x1c.forgeyard.v1.ProposeRequest\x1a\x1d.forgeyard.v1.ProposeResponse\x12@\n" +
 	"\x05Renew\x12\x1a.forgeyard.v1.RenewRequest\x1a\x1b.forgeyard.v1.RenewResponse\x12=\n" +
@@ -1444,7 +1594,8 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\aLineage\x12\x1c.forgeyard.v1.LineageRequest\x1a\x1d.forgeyard.v1.LineageResponse\x12F\n" +
 	"\aLeading\x12\x1c.forgeyard.v1.LeadingRequest\x1a\x1d.forgeyard.v1.LeadingResponse\x12@\n" +
 	"\x05Vouch\x12\x1a.forgeyard.v1.VouchRequest\x1a\x1b.forgeyard.v1.VouchResponse\x12F\n" +
-	"\aExplain\x12\x1c.forgeyard.v1.ExplainRequest\x1a\x1d.forgeyard.v1.ExplainResponse\x12=\n" +
+	"\aExplain\x12\x1c.forgeyard.v1.ExplainRequest\x1a\x1d.forgeyard.v1.ExplainResponse\x12<\n" +
+	"\x05Heard\x12\x1a.forgeyard.v1.HeardRequest\x1a\x17.forgeyard.v1.Heartbeat\x12=\n" +
 	"\x03Log\x12\x1c.forgeyard.v1.PeerLogRequest\x1a\x16.forgeyard.v1.LogFrame0\x01\x12K\n" +
 	"\aConsole\x12\x1d.forgeyard.v1.PeerConsoleData\x1a\x1d.forgeyard.v1.PeerConsoleData(\x010\x01\x12O\n" +
 	"\n" +
@@ -1464,7 +1615,7 @@ func file_forgeyard_v1_peer_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_peer_proto_rawDescData
 }
 
-var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),       // 0: forgeyard.v1.ProposeRequest
 	(*ProposeResponse)(nil),      // 1: forgeyard.v1.ProposeResponse
@@ -1481,60 +1632,68 @@ var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*VouchResponse)(nil),        // 12: forgeyard.v1.VouchResponse
 	(*ExplainRequest)(nil),       // 13: forgeyard.v1.ExplainRequest
 	(*ExplainResponse)(nil),      // 14: forgeyard.v1.ExplainResponse
-	(*PeerLogRequest)(nil),       // 15: forgeyard.v1.PeerLogRequest
-	(*PeerConsoleData)(nil),      // 16: forgeyard.v1.PeerConsoleData
-	(*CredentialRequest)(nil),    // 17: forgeyard.v1.CredentialRequest
-	(*CredentialResponse)(nil),   // 18: forgeyard.v1.CredentialResponse
-	(*HashRequest)(nil),          // 19: forgeyard.v1.HashRequest
-	(*HashResponse)(nil),         // 20: forgeyard.v1.HashResponse
-	(*BarrierRequest)(nil),       // 21: forgeyard.v1.BarrierRequest
-	(*BarrierResponse)(nil),      // 22: forgeyard.v1.BarrierResponse
-	(*RenewRequest_Facts)(nil),   // 23: forgeyard.v1.RenewRequest.Facts
-	(*RenewResponse_Answer)(nil), // 24: forgeyard.v1.RenewResponse.Answer
-	(*Authority)(nil),            // 25: forgeyard.v1.Authority
-	(*durationpb.Duration)(nil),  // 26: google.protobuf.Duration
-	(*Job_Candidate)(nil),        // 27: forgeyard.v1.Job.Candidate
-	(*LogFrame)(nil),             // 28: forgeyard.v1.LogFrame
+	(*HeardRequest)(nil),         // 15: forgeyard.v1.HeardRequest
+	(*PeerLogRequest)(nil),       // 16: forgeyard.v1.PeerLogRequest
+	(*PeerConsoleData)(nil),      // 17: forgeyard.v1.PeerConsoleData
+	(*CredentialRequest)(nil),    // 18: forgeyard.v1.CredentialRequest
+	(*CredentialResponse)(nil),   // 19: forgeyard.v1.CredentialResponse
+	(*HashRequest)(nil),          // 20: forgeyard.v1.HashRequest
+	(*HashResponse)(nil),         // 21: forgeyard.v1.HashResponse
+	(*BarrierRequest)(nil),       // 22: forgeyard.v1.BarrierRequest
+	(*BarrierResponse)(nil),      // 23: forgeyard.v1.BarrierResponse
+	(*RenewRequest_Attempt)(nil), // 24: forgeyard.v1.RenewRequest.Attempt
+	(*RenewRequest_Facts)(nil),   // 25: forgeyard.v1.RenewRequest.Facts
+	(*RenewResponse_Answer)(nil), // 26: forgeyard.v1.RenewResponse.Answer
+	(*Authority)(nil),            // 27: forgeyard.v1.Authority
+	(*Heartbeat_Resources)(nil),  // 28: forgeyard.v1.Heartbeat.Resources
+	(*durationpb.Duration)(nil),  // 29: google.protobuf.Duration
+	(*Job_Candidate)(nil),        // 30: forgeyard.v1.Job.Candidate
+	(*Heartbeat)(nil),            // 31: forgeyard.v1.Heartbeat
+	(*LogFrame)(nil),             // 32: forgeyard.v1.LogFrame
 }
 var file_forgeyard_v1_peer_proto_depIdxs = []int32{
-	25, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
-	23, // 1: forgeyard.v1.RenewRequest.facts:type_name -> forgeyard.v1.RenewRequest.Facts
-	24, // 2: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
-	8,  // 3: forgeyard.v1.LineageRequest.from:type_name -> forgeyard.v1.Whereabouts
-	8,  // 4: forgeyard.v1.LineageResponse.from:type_name -> forgeyard.v1.Whereabouts
-	26, // 5: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
-	27, // 6: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
-	26, // 7: forgeyard.v1.RenewRequest.Facts.credential:type_name -> google.protobuf.Duration
-	26, // 8: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
-	0,  // 9: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
-	2,  // 10: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
-	4,  // 11: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
-	6,  // 12: forgeyard.v1.PeerService.Lineage:input_type -> forgeyard.v1.LineageRequest
-	9,  // 13: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
-	11, // 14: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
-	13, // 15: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
-	15, // 16: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
-	16, // 17: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
-	17, // 18: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
-	19, // 19: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
-	21, // 20: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
-	1,  // 21: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
-	3,  // 22: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
-	5,  // 23: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
-	7,  // 24: forgeyard.v1.PeerService.Lineage:output_type -> forgeyard.v1.LineageResponse
-	10, // 25: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
-	12, // 26: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
-	14, // 27: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
-	28, // 28: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
-	16, // 29: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
-	18, // 30: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
-	20, // 31: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
-	22, // 32: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
-	21, // [21:33] is the sub-list for method output_type
-	9,  // [9:21] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	27, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
+	25, // 1: forgeyard.v1.RenewRequest.facts:type_name -> forgeyard.v1.RenewRequest.Facts
+	24, // 2: forgeyard.v1.RenewRequest.attempts:type_name -> forgeyard.v1.RenewRequest.Attempt
+	28, // 3: forgeyard.v1.RenewRequest.resources:type_name -> forgeyard.v1.Heartbeat.Resources
+	26, // 4: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
+	8,  // 5: forgeyard.v1.LineageRequest.from:type_name -> forgeyard.v1.Whereabouts
+	8,  // 6: forgeyard.v1.LineageResponse.from:type_name -> forgeyard.v1.Whereabouts
+	29, // 7: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
+	30, // 8: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
+	29, // 9: forgeyard.v1.RenewRequest.Facts.credential:type_name -> google.protobuf.Duration
+	29, // 10: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
+	0,  // 11: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
+	2,  // 12: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
+	4,  // 13: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
+	6,  // 14: forgeyard.v1.PeerService.Lineage:input_type -> forgeyard.v1.LineageRequest
+	9,  // 15: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
+	11, // 16: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
+	13, // 17: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
+	15, // 18: forgeyard.v1.PeerService.Heard:input_type -> forgeyard.v1.HeardRequest
+	16, // 19: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
+	17, // 20: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
+	18, // 21: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
+	20, // 22: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
+	22, // 23: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
+	1,  // 24: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
+	3,  // 25: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
+	5,  // 26: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
+	7,  // 27: forgeyard.v1.PeerService.Lineage:output_type -> forgeyard.v1.LineageResponse
+	10, // 28: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
+	12, // 29: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
+	14, // 30: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
+	31, // 31: forgeyard.v1.PeerService.Heard:output_type -> forgeyard.v1.Heartbeat
+	32, // 32: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
+	17, // 33: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
+	19, // 34: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
+	21, // 35: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
+	23, // 36: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
+	24, // [24:37] is the sub-list for method output_type
+	11, // [11:24] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_peer_proto_init() }
@@ -1549,7 +1708,7 @@ func file_forgeyard_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_peer_proto_rawDesc), len(file_forgeyard_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -46,6 +46,7 @@ type Member struct {
 	Version       string                 `protobuf:"bytes,16,opt,name=version,proto3" json:"version,omitempty"`
 	Joined        *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=joined,proto3" json:"joined,omitempty"`
 	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"` // the leader does not hear its renewals; absent: it does
+	Heartbeat     *Heartbeat             `protobuf:"bytes,19,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`                        // the last that the leader heard; absent: not asked for, or none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -206,6 +207,122 @@ func (x *Member) GetSilentSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Member) GetHeartbeat() *Heartbeat {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return nil
+}
+
+// Heartbeat is what a runner last said of itself (07§26), as the leader heard it.
+type Heartbeat struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Ago              *durationpb.Duration   `protobuf:"bytes,1,opt,name=ago,proto3" json:"ago,omitempty"`   // since it arrived
+	Sent             *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"` // by the runner's wall clock
+	SessionId        string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	AgentState       string                 `protobuf:"bytes,4,opt,name=agent_state,json=agentState,proto3" json:"agent_state,omitempty"`
+	Pressure         string                 `protobuf:"bytes,5,opt,name=pressure,proto3" json:"pressure,omitempty"`
+	Refusing         []string               `protobuf:"bytes,6,rep,name=refusing,proto3" json:"refusing,omitempty"`
+	CapabilityDigest string                 `protobuf:"bytes,7,opt,name=capability_digest,json=capabilityDigest,proto3" json:"capability_digest,omitempty"`
+	ActiveAttempts   []*Heartbeat_Attempt   `protobuf:"bytes,8,rep,name=active_attempts,json=activeAttempts,proto3" json:"active_attempts,omitempty"`
+	Resources        *Heartbeat_Resources   `protobuf:"bytes,9,opt,name=resources,proto3" json:"resources,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Heartbeat) Reset() {
+	*x = Heartbeat{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Heartbeat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Heartbeat) ProtoMessage() {}
+
+func (x *Heartbeat) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
+func (*Heartbeat) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Heartbeat) GetAgo() *durationpb.Duration {
+	if x != nil {
+		return x.Ago
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetSent() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Sent
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *Heartbeat) GetAgentState() string {
+	if x != nil {
+		return x.AgentState
+	}
+	return ""
+}
+
+func (x *Heartbeat) GetPressure() string {
+	if x != nil {
+		return x.Pressure
+	}
+	return ""
+}
+
+func (x *Heartbeat) GetRefusing() []string {
+	if x != nil {
+		return x.Refusing
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetCapabilityDigest() string {
+	if x != nil {
+		return x.CapabilityDigest
+	}
+	return ""
+}
+
+func (x *Heartbeat) GetActiveAttempts() []*Heartbeat_Attempt {
+	if x != nil {
+		return x.ActiveAttempts
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetResources() *Heartbeat_Resources {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
 type Capabilities struct {
 	state         protoimpl.MessageState     `protogen:"open.v1"`
 	Os            string                     `protobuf:"bytes,1,opt,name=os,proto3" json:"os,omitempty"`
@@ -226,7 +343,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[1]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -238,7 +355,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[1]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -251,7 +368,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Capabilities) GetOs() string {
@@ -353,7 +470,7 @@ type Authority struct {
 
 func (x *Authority) Reset() {
 	*x = Authority{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[2]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -365,7 +482,7 @@ func (x *Authority) String() string {
 func (*Authority) ProtoMessage() {}
 
 func (x *Authority) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[2]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -378,7 +495,7 @@ func (x *Authority) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Authority.ProtoReflect.Descriptor instead.
 func (*Authority) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Authority) GetJobId() string {
@@ -454,7 +571,7 @@ type Connectivity struct {
 
 func (x *Connectivity) Reset() {
 	*x = Connectivity{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[3]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +583,7 @@ func (x *Connectivity) String() string {
 func (*Connectivity) ProtoMessage() {}
 
 func (x *Connectivity) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[3]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +596,7 @@ func (x *Connectivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connectivity.ProtoReflect.Descriptor instead.
 func (*Connectivity) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Connectivity) GetState() string {
@@ -591,7 +708,7 @@ type Shortfall struct {
 
 func (x *Shortfall) Reset() {
 	*x = Shortfall{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -603,7 +720,7 @@ func (x *Shortfall) String() string {
 func (*Shortfall) ProtoMessage() {}
 
 func (x *Shortfall) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -616,7 +733,7 @@ func (x *Shortfall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shortfall.ProtoReflect.Descriptor instead.
 func (*Shortfall) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Shortfall) GetNode() string {
@@ -652,7 +769,7 @@ type Outbox struct {
 
 func (x *Outbox) Reset() {
 	*x = Outbox{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +781,7 @@ func (x *Outbox) String() string {
 func (*Outbox) ProtoMessage() {}
 
 func (x *Outbox) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +794,7 @@ func (x *Outbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outbox.ProtoReflect.Descriptor instead.
 func (*Outbox) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Outbox) GetPending() int64 {
@@ -751,14 +868,15 @@ type Job struct {
 	// Where the result is on its way, apart from what it says: uploading (the work has ended,
 	// its outputs are being copied), here (with fewer copies than asked: short), pending (for
 	// the central daemon), acknowledged (by it).
-	Delivery      string `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	Delivery      string      `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	Holder        *Job_Holder `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"` // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +888,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +901,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Job) GetJobId() string {
@@ -1059,6 +1177,13 @@ func (x *Job) GetDelivery() string {
 	return ""
 }
 
+func (x *Job) GetHolder() *Job_Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
 type Checkpoint struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CheckpointId  string                 `protobuf:"bytes,1,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"` // digest of its manifest
@@ -1079,7 +1204,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1216,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1229,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Checkpoint) GetCheckpointId() string {
@@ -1204,7 +1329,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1341,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1354,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Output) GetPath() string {
@@ -1279,7 +1404,7 @@ type StepResult struct {
 
 func (x *StepResult) Reset() {
 	*x = StepResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1416,7 @@ func (x *StepResult) String() string {
 func (*StepResult) ProtoMessage() {}
 
 func (x *StepResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1429,7 @@ func (x *StepResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResult.ProtoReflect.Descriptor instead.
 func (*StepResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StepResult) GetName() string {
@@ -1359,7 +1484,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1496,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1509,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Run) GetRunId() string {
@@ -1513,7 +1638,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1650,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1663,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RunEvent) GetRunId() string {
@@ -1598,7 +1723,7 @@ type LogFrame struct {
 
 func (x *LogFrame) Reset() {
 	*x = LogFrame{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1735,7 @@ func (x *LogFrame) String() string {
 func (*LogFrame) ProtoMessage() {}
 
 func (x *LogFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1748,7 @@ func (x *LogFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogFrame.ProtoReflect.Descriptor instead.
 func (*LogFrame) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LogFrame) GetAttemptId() string {
@@ -1697,7 +1822,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +1834,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +1847,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Device) GetDeviceId() string {
@@ -1823,6 +1948,167 @@ func (x *Device) GetAsOf() *timestamppb.Timestamp {
 	return nil
 }
 
+type Heartbeat_Attempt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	LeaseId       string                 `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
+	JobId         string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	AttemptId     string                 `protobuf:"bytes,3,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Phase         string                 `protobuf:"bytes,5,opt,name=phase,proto3" json:"phase,omitempty"`
+	LastLogSeq    uint64                 `protobuf:"varint,6,opt,name=last_log_seq,json=lastLogSeq,proto3" json:"last_log_seq,omitempty"` // of the log on the runner's own disk
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Heartbeat_Attempt) Reset() {
+	*x = Heartbeat_Attempt{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Heartbeat_Attempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Heartbeat_Attempt) ProtoMessage() {}
+
+func (x *Heartbeat_Attempt) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Heartbeat_Attempt.ProtoReflect.Descriptor instead.
+func (*Heartbeat_Attempt) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1, 0}
+}
+
+func (x *Heartbeat_Attempt) GetLeaseId() string {
+	if x != nil {
+		return x.LeaseId
+	}
+	return ""
+}
+
+func (x *Heartbeat_Attempt) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *Heartbeat_Attempt) GetAttemptId() string {
+	if x != nil {
+		return x.AttemptId
+	}
+	return ""
+}
+
+func (x *Heartbeat_Attempt) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Heartbeat_Attempt) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Heartbeat_Attempt) GetLastLogSeq() uint64 {
+	if x != nil {
+		return x.LastLogSeq
+	}
+	return 0
+}
+
+// Resources are what its leases take, and what its disk has free.
+type Heartbeat_Resources struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Jobs          int32                  `protobuf:"varint,1,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	MilliCpu      int64                  `protobuf:"varint,2,opt,name=milli_cpu,json=milliCpu,proto3" json:"milli_cpu,omitempty"`
+	Memory        int64                  `protobuf:"varint,3,opt,name=memory,proto3" json:"memory,omitempty"`
+	Disk          int64                  `protobuf:"varint,4,opt,name=disk,proto3" json:"disk,omitempty"`
+	DiskFree      int64                  `protobuf:"varint,5,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Heartbeat_Resources) Reset() {
+	*x = Heartbeat_Resources{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Heartbeat_Resources) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Heartbeat_Resources) ProtoMessage() {}
+
+func (x *Heartbeat_Resources) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Heartbeat_Resources.ProtoReflect.Descriptor instead.
+func (*Heartbeat_Resources) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1, 1}
+}
+
+func (x *Heartbeat_Resources) GetJobs() int32 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *Heartbeat_Resources) GetMilliCpu() int64 {
+	if x != nil {
+		return x.MilliCpu
+	}
+	return 0
+}
+
+func (x *Heartbeat_Resources) GetMemory() int64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *Heartbeat_Resources) GetDisk() int64 {
+	if x != nil {
+		return x.Disk
+	}
+	return 0
+}
+
+func (x *Heartbeat_Resources) GetDiskFree() int64 {
+	if x != nil {
+		return x.DiskFree
+	}
+	return 0
+}
+
 type Capabilities_Sandbox struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -1834,7 +2120,7 @@ type Capabilities_Sandbox struct {
 
 func (x *Capabilities_Sandbox) Reset() {
 	*x = Capabilities_Sandbox{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1846,7 +2132,7 @@ func (x *Capabilities_Sandbox) String() string {
 func (*Capabilities_Sandbox) ProtoMessage() {}
 
 func (x *Capabilities_Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1859,7 +2145,7 @@ func (x *Capabilities_Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_Sandbox.ProtoReflect.Descriptor instead.
 func (*Capabilities_Sandbox) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 1}
 }
 
 func (x *Capabilities_Sandbox) GetKind() string {
@@ -1895,7 +2181,7 @@ type Capabilities_Toolchain struct {
 
 func (x *Capabilities_Toolchain) Reset() {
 	*x = Capabilities_Toolchain{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +2193,7 @@ func (x *Capabilities_Toolchain) String() string {
 func (*Capabilities_Toolchain) ProtoMessage() {}
 
 func (x *Capabilities_Toolchain) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +2206,7 @@ func (x *Capabilities_Toolchain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_Toolchain.ProtoReflect.Descriptor instead.
 func (*Capabilities_Toolchain) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 2}
 }
 
 func (x *Capabilities_Toolchain) GetName() string {
@@ -1963,7 +2249,7 @@ type Capabilities_DeviceFact struct {
 
 func (x *Capabilities_DeviceFact) Reset() {
 	*x = Capabilities_DeviceFact{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2261,7 @@ func (x *Capabilities_DeviceFact) String() string {
 func (*Capabilities_DeviceFact) ProtoMessage() {}
 
 func (x *Capabilities_DeviceFact) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2274,7 @@ func (x *Capabilities_DeviceFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_DeviceFact.ProtoReflect.Descriptor instead.
 func (*Capabilities_DeviceFact) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 3}
 }
 
 func (x *Capabilities_DeviceFact) GetId() string {
@@ -2019,6 +2305,66 @@ func (x *Capabilities_DeviceFact) GetLabels() map[string]string {
 	return nil
 }
 
+type Job_Holder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	LastLogSeq    uint64                 `protobuf:"varint,2,opt,name=last_log_seq,json=lastLogSeq,proto3" json:"last_log_seq,omitempty"` // of the log on the runner's own disk
+	Ago           *durationpb.Duration   `protobuf:"bytes,3,opt,name=ago,proto3" json:"ago,omitempty"`                                    // since the leader heard it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Job_Holder) Reset() {
+	*x = Job_Holder{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job_Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job_Holder) ProtoMessage() {}
+
+func (x *Job_Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job_Holder.ProtoReflect.Descriptor instead.
+func (*Job_Holder) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 0}
+}
+
+func (x *Job_Holder) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Job_Holder) GetLastLogSeq() uint64 {
+	if x != nil {
+		return x.LastLogSeq
+	}
+	return 0
+}
+
+func (x *Job_Holder) GetAgo() *durationpb.Duration {
+	if x != nil {
+		return x.Ago
+	}
+	return nil
+}
+
 type Job_Epoch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2037,7 +2383,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2395,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2408,7 @@ func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Epoch.ProtoReflect.Descriptor instead.
 func (*Job_Epoch) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6, 0}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 1}
 }
 
 func (x *Job_Epoch) GetEpoch() uint64 {
@@ -2150,7 +2496,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2508,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2521,7 @@ func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_LateResult.ProtoReflect.Descriptor instead.
 func (*Job_LateResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 2}
 }
 
 func (x *Job_LateResult) GetAt() *timestamppb.Timestamp {
@@ -2238,7 +2584,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2250,7 +2596,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2263,7 +2609,7 @@ func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Candidate.ProtoReflect.Descriptor instead.
 func (*Job_Candidate) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 3}
 }
 
 func (x *Job_Candidate) GetRunner() string {
@@ -2300,7 +2646,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2658,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2671,7 @@ func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_HeldDevice.ProtoReflect.Descriptor instead.
 func (*Job_HeldDevice) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 4}
 }
 
 func (x *Job_HeldDevice) GetAs() string {
@@ -2367,7 +2713,7 @@ var File_forgeyard_v1_types_proto protoreflect.FileDescriptor
 
 const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x05\n" +
+	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd5\x05\n" +
 	"\x06Member\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
@@ -2388,10 +2734,38 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\fcapabilities\x18\x0f \x01(\v2\x1a.forgeyard.v1.CapabilitiesR\fcapabilities\x12\x18\n" +
 	"\aversion\x18\x10 \x01(\tR\aversion\x122\n" +
 	"\x06joined\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x06joined\x12=\n" +
-	"\fsilent_since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x1a9\n" +
+	"\fsilent_since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x125\n" +
+	"\theartbeat\x18\x13 \x01(\v2\x17.forgeyard.v1.HeartbeatR\theartbeat\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9f\a\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcb\x05\n" +
+	"\tHeartbeat\x12+\n" +
+	"\x03ago\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x03ago\x12.\n" +
+	"\x04sent\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04sent\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x1f\n" +
+	"\vagent_state\x18\x04 \x01(\tR\n" +
+	"agentState\x12\x1a\n" +
+	"\bpressure\x18\x05 \x01(\tR\bpressure\x12\x1a\n" +
+	"\brefusing\x18\x06 \x03(\tR\brefusing\x12+\n" +
+	"\x11capability_digest\x18\a \x01(\tR\x10capabilityDigest\x12H\n" +
+	"\x0factive_attempts\x18\b \x03(\v2\x1f.forgeyard.v1.Heartbeat.AttemptR\x0eactiveAttempts\x12?\n" +
+	"\tresources\x18\t \x01(\v2!.forgeyard.v1.Heartbeat.ResourcesR\tresources\x1a\xa8\x01\n" +
+	"\aAttempt\x12\x19\n" +
+	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x15\n" +
+	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x1d\n" +
+	"\n" +
+	"attempt_id\x18\x03 \x01(\tR\tattemptId\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05phase\x18\x05 \x01(\tR\x05phase\x12 \n" +
+	"\flast_log_seq\x18\x06 \x01(\x04R\n" +
+	"lastLogSeq\x1a\x85\x01\n" +
+	"\tResources\x12\x12\n" +
+	"\x04jobs\x18\x01 \x01(\x05R\x04jobs\x12\x1b\n" +
+	"\tmilli_cpu\x18\x02 \x01(\x03R\bmilliCpu\x12\x16\n" +
+	"\x06memory\x18\x03 \x01(\x03R\x06memory\x12\x12\n" +
+	"\x04disk\x18\x04 \x01(\x03R\x04disk\x12\x1b\n" +
+	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\"\x9f\a\n" +
 	"\fCapabilities\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x1b\n" +
@@ -2465,7 +2839,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\apending\x18\x01 \x01(\x03R\apending\x122\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x12\n" +
-	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xb2\x11\n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xd3\x12\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x14\n" +
@@ -2512,7 +2886,13 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\flease_policy\x18$ \x01(\tR\vleasePolicy\x125\n" +
 	"\bhard_end\x18% \x01(\v2\x1a.google.protobuf.TimestampR\ahardEnd\x12%\n" +
 	"\x0ecancel_pending\x18& \x01(\tR\rcancelPending\x12\x1a\n" +
-	"\bdelivery\x18' \x01(\tR\bdelivery\x1a\xc9\x02\n" +
+	"\bdelivery\x18' \x01(\tR\bdelivery\x120\n" +
+	"\x06holder\x18( \x01(\v2\x18.forgeyard.v1.Job.HolderR\x06holder\x1am\n" +
+	"\x06Holder\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12 \n" +
+	"\flast_log_seq\x18\x02 \x01(\x04R\n" +
+	"lastLogSeq\x12+\n" +
+	"\x03ago\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ago\x1a\xc9\x02\n" +
 	"\x05Epoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1d\n" +
 	"\n" +
@@ -2642,88 +3022,99 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
-	(*Capabilities)(nil),            // 1: forgeyard.v1.Capabilities
-	(*Authority)(nil),               // 2: forgeyard.v1.Authority
-	(*Connectivity)(nil),            // 3: forgeyard.v1.Connectivity
-	(*Shortfall)(nil),               // 4: forgeyard.v1.Shortfall
-	(*Outbox)(nil),                  // 5: forgeyard.v1.Outbox
-	(*Job)(nil),                     // 6: forgeyard.v1.Job
-	(*Checkpoint)(nil),              // 7: forgeyard.v1.Checkpoint
-	(*Output)(nil),                  // 8: forgeyard.v1.Output
-	(*StepResult)(nil),              // 9: forgeyard.v1.StepResult
-	(*Run)(nil),                     // 10: forgeyard.v1.Run
-	(*RunEvent)(nil),                // 11: forgeyard.v1.RunEvent
-	(*LogFrame)(nil),                // 12: forgeyard.v1.LogFrame
-	(*Device)(nil),                  // 13: forgeyard.v1.Device
-	nil,                             // 14: forgeyard.v1.Member.LabelsEntry
-	nil,                             // 15: forgeyard.v1.Capabilities.LabelsEntry
-	(*Capabilities_Sandbox)(nil),    // 16: forgeyard.v1.Capabilities.Sandbox
-	(*Capabilities_Toolchain)(nil),  // 17: forgeyard.v1.Capabilities.Toolchain
-	(*Capabilities_DeviceFact)(nil), // 18: forgeyard.v1.Capabilities.DeviceFact
-	nil,                             // 19: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	(*Job_Epoch)(nil),               // 20: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 21: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 22: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 23: forgeyard.v1.Job.HeldDevice
-	nil,                             // 24: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 26: google.protobuf.Duration
+	(*Heartbeat)(nil),               // 1: forgeyard.v1.Heartbeat
+	(*Capabilities)(nil),            // 2: forgeyard.v1.Capabilities
+	(*Authority)(nil),               // 3: forgeyard.v1.Authority
+	(*Connectivity)(nil),            // 4: forgeyard.v1.Connectivity
+	(*Shortfall)(nil),               // 5: forgeyard.v1.Shortfall
+	(*Outbox)(nil),                  // 6: forgeyard.v1.Outbox
+	(*Job)(nil),                     // 7: forgeyard.v1.Job
+	(*Checkpoint)(nil),              // 8: forgeyard.v1.Checkpoint
+	(*Output)(nil),                  // 9: forgeyard.v1.Output
+	(*StepResult)(nil),              // 10: forgeyard.v1.StepResult
+	(*Run)(nil),                     // 11: forgeyard.v1.Run
+	(*RunEvent)(nil),                // 12: forgeyard.v1.RunEvent
+	(*LogFrame)(nil),                // 13: forgeyard.v1.LogFrame
+	(*Device)(nil),                  // 14: forgeyard.v1.Device
+	nil,                             // 15: forgeyard.v1.Member.LabelsEntry
+	(*Heartbeat_Attempt)(nil),       // 16: forgeyard.v1.Heartbeat.Attempt
+	(*Heartbeat_Resources)(nil),     // 17: forgeyard.v1.Heartbeat.Resources
+	nil,                             // 18: forgeyard.v1.Capabilities.LabelsEntry
+	(*Capabilities_Sandbox)(nil),    // 19: forgeyard.v1.Capabilities.Sandbox
+	(*Capabilities_Toolchain)(nil),  // 20: forgeyard.v1.Capabilities.Toolchain
+	(*Capabilities_DeviceFact)(nil), // 21: forgeyard.v1.Capabilities.DeviceFact
+	nil,                             // 22: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	(*Job_Holder)(nil),              // 23: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 24: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 25: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 26: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 27: forgeyard.v1.Job.HeldDevice
+	nil,                             // 28: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 29: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 30: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	25, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
-	14, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
-	1,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	25, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	25, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
-	16, // 5: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
-	17, // 6: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
-	15, // 7: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
-	18, // 8: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
-	25, // 9: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	25, // 10: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	26, // 11: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	26, // 12: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	26, // 13: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	25, // 14: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
-	4,  // 15: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	26, // 16: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	26, // 17: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	25, // 18: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	25, // 19: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	25, // 20: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	25, // 21: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	25, // 22: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	20, // 23: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
-	7,  // 24: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
-	8,  // 25: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
-	9,  // 26: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	21, // 27: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	22, // 28: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	23, // 29: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	26, // 30: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	25, // 31: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	25, // 32: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	26, // 33: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	25, // 34: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	25, // 35: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	25, // 36: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	25, // 37: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	25, // 38: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	25, // 39: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	24, // 40: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	25, // 41: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	19, // 42: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	25, // 43: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	25, // 44: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	25, // 45: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	29, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	15, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
+	2,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
+	29, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	29, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	1,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
+	30, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	29, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	16, // 8: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
+	17, // 9: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
+	19, // 10: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
+	20, // 11: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
+	18, // 12: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
+	21, // 13: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
+	29, // 14: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	29, // 15: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	30, // 16: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	30, // 17: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	30, // 18: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	29, // 19: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	5,  // 20: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
+	30, // 21: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	30, // 22: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	29, // 23: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	29, // 24: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	29, // 25: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	29, // 26: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	29, // 27: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	24, // 28: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	8,  // 29: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
+	9,  // 30: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
+	10, // 31: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
+	25, // 32: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	26, // 33: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	27, // 34: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	30, // 35: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	29, // 36: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	23, // 37: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	29, // 38: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	30, // 39: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	29, // 40: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	29, // 41: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	29, // 42: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	29, // 43: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	29, // 44: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	29, // 45: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	28, // 46: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	29, // 47: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	22, // 48: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	30, // 49: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	29, // 50: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	29, // 51: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	29, // 52: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -2737,7 +3128,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -49,6 +49,8 @@ const (
 	PeerServiceVouchProcedure = "/forgeyard.v1.PeerService/Vouch"
 	// PeerServiceExplainProcedure is the fully-qualified name of the PeerService's Explain RPC.
 	PeerServiceExplainProcedure = "/forgeyard.v1.PeerService/Explain"
+	// PeerServiceHeardProcedure is the fully-qualified name of the PeerService's Heard RPC.
+	PeerServiceHeardProcedure = "/forgeyard.v1.PeerService/Heard"
 	// PeerServiceLogProcedure is the fully-qualified name of the PeerService's Log RPC.
 	PeerServiceLogProcedure = "/forgeyard.v1.PeerService/Log"
 	// PeerServiceConsoleProcedure is the fully-qualified name of the PeerService's Console RPC.
@@ -77,6 +79,8 @@ type PeerServiceClient interface {
 	Vouch(context.Context, *connect.Request[v1.VouchRequest]) (*connect.Response[v1.VouchResponse], error)
 	// Explain asks the leader why a job is where it is.
 	Explain(context.Context, *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error)
+	// Heard asks the leader for the last heartbeat of a runner.
+	Heard(context.Context, *connect.Request[v1.HeardRequest]) (*connect.Response[v1.Heartbeat], error)
 	// Log reads the log of an attempt from the node that runs or ran it.
 	Log(context.Context, *connect.Request[v1.PeerLogRequest]) (*connect.ServerStreamForClient[v1.LogFrame], error)
 	// Console opens a device that this node hosts, under a token.
@@ -142,6 +146,12 @@ func NewPeerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(peerServiceMethods.ByName("Explain")),
 			connect.WithClientOptions(opts...),
 		),
+		heard: connect.NewClient[v1.HeardRequest, v1.Heartbeat](
+			httpClient,
+			baseURL+PeerServiceHeardProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("Heard")),
+			connect.WithClientOptions(opts...),
+		),
 		log: connect.NewClient[v1.PeerLogRequest, v1.LogFrame](
 			httpClient,
 			baseURL+PeerServiceLogProcedure,
@@ -184,6 +194,7 @@ type peerServiceClient struct {
 	leading    *connect.Client[v1.LeadingRequest, v1.LeadingResponse]
 	vouch      *connect.Client[v1.VouchRequest, v1.VouchResponse]
 	explain    *connect.Client[v1.ExplainRequest, v1.ExplainResponse]
+	heard      *connect.Client[v1.HeardRequest, v1.Heartbeat]
 	log        *connect.Client[v1.PeerLogRequest, v1.LogFrame]
 	console    *connect.Client[v1.PeerConsoleData, v1.PeerConsoleData]
 	credential *connect.Client[v1.CredentialRequest, v1.CredentialResponse]
@@ -224,6 +235,11 @@ func (c *peerServiceClient) Vouch(ctx context.Context, req *connect.Request[v1.V
 // Explain calls forgeyard.v1.PeerService.Explain.
 func (c *peerServiceClient) Explain(ctx context.Context, req *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error) {
 	return c.explain.CallUnary(ctx, req)
+}
+
+// Heard calls forgeyard.v1.PeerService.Heard.
+func (c *peerServiceClient) Heard(ctx context.Context, req *connect.Request[v1.HeardRequest]) (*connect.Response[v1.Heartbeat], error) {
+	return c.heard.CallUnary(ctx, req)
 }
 
 // Log calls forgeyard.v1.PeerService.Log.
@@ -267,6 +283,8 @@ type PeerServiceHandler interface {
 	Vouch(context.Context, *connect.Request[v1.VouchRequest]) (*connect.Response[v1.VouchResponse], error)
 	// Explain asks the leader why a job is where it is.
 	Explain(context.Context, *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error)
+	// Heard asks the leader for the last heartbeat of a runner.
+	Heard(context.Context, *connect.Request[v1.HeardRequest]) (*connect.Response[v1.Heartbeat], error)
 	// Log reads the log of an attempt from the node that runs or ran it.
 	Log(context.Context, *connect.Request[v1.PeerLogRequest], *connect.ServerStream[v1.LogFrame]) error
 	// Console opens a device that this node hosts, under a token.
@@ -328,6 +346,12 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(peerServiceMethods.ByName("Explain")),
 		connect.WithHandlerOptions(opts...),
 	)
+	peerServiceHeardHandler := connect.NewUnaryHandler(
+		PeerServiceHeardProcedure,
+		svc.Heard,
+		connect.WithSchema(peerServiceMethods.ByName("Heard")),
+		connect.WithHandlerOptions(opts...),
+	)
 	peerServiceLogHandler := connect.NewServerStreamHandler(
 		PeerServiceLogProcedure,
 		svc.Log,
@@ -374,6 +398,8 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 			peerServiceVouchHandler.ServeHTTP(w, r)
 		case PeerServiceExplainProcedure:
 			peerServiceExplainHandler.ServeHTTP(w, r)
+		case PeerServiceHeardProcedure:
+			peerServiceHeardHandler.ServeHTTP(w, r)
 		case PeerServiceLogProcedure:
 			peerServiceLogHandler.ServeHTTP(w, r)
 		case PeerServiceConsoleProcedure:
@@ -419,6 +445,10 @@ func (UnimplementedPeerServiceHandler) Vouch(context.Context, *connect.Request[v
 
 func (UnimplementedPeerServiceHandler) Explain(context.Context, *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Explain is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) Heard(context.Context, *connect.Request[v1.HeardRequest]) (*connect.Response[v1.Heartbeat], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Heard is not implemented"))
 }
 
 func (UnimplementedPeerServiceHandler) Log(context.Context, *connect.Request[v1.PeerLogRequest], *connect.ServerStream[v1.LogFrame]) error {
