@@ -119,7 +119,7 @@ bench: build ## measure and print ratios (SUITE=name for one)
 	go run ./internal/bench -suite $(SUITE)
 
 .PHONY: soak
-soak: build ## fresh seeds and the end-to-end suite, over and over for SOAK=60 minutes
+soak: build ## fresh seeds of nets 2 and 3, the end-to-end suite and ten minutes of partitions, over and over for SOAK=60 minutes
 	FORGEYARD_BIN=$(CURDIR)/bin scripts/soak.sh
 
 .PHONY: generate

@@ -13,6 +13,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 )
 
 // A real full disk: nothing acknowledged is lost, and the node goes on when
@@ -23,7 +24,7 @@ func fullDiskForReal(t *testing.T, store townOption) {
 	dir := t.TempDir()
 	// Room for two files of a log in segments, and of three once the ballast is gone.
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=36m"); err != nil {
-		t.Skipf("a small tmpfs cannot be mounted here: %v", err)
+		needs.Lacking(t, "a small tmpfs cannot be mounted here: %v", err)
 	}
 	defer syscall.Unmount(dir, syscall.MNT_DETACH)
 	ballast := filepath.Join(dir, "ballast")

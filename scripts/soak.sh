@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Simulates sites from fresh seeds, repeats the end-to-end suite, and hurts real
-# daemons on machines of their own for PARTITION minutes (default 10) a round, until
-# SOAK (whole minutes, default 60) have passed. Stops at the first failure and says how
-# to see it again.
+# Simulates sites from fresh seeds, plays RAFTSEEDS (default 200) more with the real Raft in
+# virtual time, repeats the end-to-end suite, and hurts real daemons on machines of their
+# own for PARTITION minutes (default 10) a round, until SOAK (whole minutes, default 60)
+# have passed. Stops at the first failure and says how to see it again.
 #
 #   SOAK=600 FIRST=1000000 scripts/soak.sh
 set -euo pipefail
@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.."
 minutes=${SOAK:-60}
 seed=${FIRST:-$(date +%s)}
 batch=${BATCH:-2000}
+raftseeds=${RAFTSEEDS:-200}
+export CI=${CI:-true} # what a test needs must be there
 first=$seed
 rounds=0
 
@@ -17,6 +19,8 @@ while [ "$SECONDS" -lt $((minutes * 60)) ]; do
   echo "== seeds $seed to $((seed + batch - 1)), after $((SECONDS / 60)) of $minutes minutes"
   go test ./simulation -count=1 -timeout 0 -run '^TestSeeds$' -args "-seeds=$batch" "-seed=$seed" ||
     { echo "a seed failed; the line above names it: make sim SEED=n replays it" >&2; exit 1; }
+  SEEDS=$raftseeds FIRST=$seed scripts/sim-raft.sh ||
+    { echo "a site with the real Raft failed; the line above names it: make sim-raft SEED=n replays it" >&2; exit 1; }
   seed=$((seed + batch))
   go test $(go list ./e2e/... | grep -v /partition) -count=1 -timeout 30m ||
     { echo "the end-to-end suite failed in round $((rounds + 1)): make e2e runs it again" >&2; exit 1; }
@@ -24,4 +28,4 @@ while [ "$SECONDS" -lt $((minutes * 60)) ]; do
     { echo "partitions failed: make partition SEED=$seed MINUTES=${PARTITION:-10} has the same weather" >&2; exit 1; }
   rounds=$((rounds + 1))
 done
-echo "soak: $((seed - first)) seeds from $first and $rounds end-to-end rounds in $((SECONDS / 60)) minutes, none failed"
+echo "soak: $((seed - first)) seeds from $first, $((rounds * raftseeds)) with the real Raft and $rounds end-to-end rounds in $((SECONDS / 60)) minutes, none failed"

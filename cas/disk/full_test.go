@@ -17,6 +17,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/castest"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 )
 
 // smallDisk mounts a tmpfs, or skips with the reason.
@@ -24,7 +25,7 @@ func smallDisk(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		t.Skipf("no tmpfs can be mounted here: %v", err)
+		needs.Lacking(t, "no tmpfs can be mounted here: %v", err)
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
 	return dir

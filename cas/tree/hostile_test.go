@@ -18,6 +18,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/castest"
 	"github.com/forgeyard/forgeyard-node/cas/tree"
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 )
 
 func TestCaptureRefuses(t *testing.T) {
@@ -47,7 +48,7 @@ func TestCaptureRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := lay(t, map[string]string{"sub/ok": "x"})
 			if err := c.make(dir); err != nil {
-				t.Skipf("cannot be made here: %v", err)
+				needs.Lacking(t, "cannot be made here: %v", err)
 			}
 			_, err := tree.Capture(ctx, s, dir, tree.Options{})
 			castest.WantKind(t, err, forgeyard.Invalid)
@@ -193,7 +194,7 @@ func TestMaterialiseOnFullDisk(t *testing.T) {
 	must(t, err)
 	small := t.TempDir()
 	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("no tmpfs can be mounted here: %v", err)
+		needs.Lacking(t, "no tmpfs can be mounted here: %v", err)
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(small, 0)) })
 	_, err = tree.Materialise(ctx, s, ref.Digest, filepath.Join(small, "w"), tree.Materialisation{})

@@ -16,6 +16,7 @@ import (
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/internal/lab"
 	"github.com/forgeyard/forgeyard-node/internal/localsite"
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 )
 
 // submit submits a job to a node, which must take it.
@@ -422,7 +423,7 @@ func TestE31QuorumLost(t *testing.T) {
 func TestE10ClockWrongAtBoot(t *testing.T) {
 	t.Parallel()
 	if err := lab.WallRefused(); err != nil {
-		t.Skip(err)
+		needs.Lacking(t, "no wall clock of one's own: %v", err)
 	}
 	w := newWorld(t, options{seed: 110})
 	n3 := w.site.Nodes[2]

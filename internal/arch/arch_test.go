@@ -46,6 +46,7 @@ func TestPurity(t *testing.T)   { none(t, checkPurity(house(t), table)) }
 func TestComments(t *testing.T) { none(t, checkComments(house(t))) }
 func TestWiring(t *testing.T)   { none(t, checkWiring(house(t))) }
 func TestSeam(t *testing.T)     { none(t, checkSeam(house(t))) }
+func TestSkips(t *testing.T)    { none(t, checkSkips(house(t), skipReasons)) }
 func TestBudget(t *testing.T)   { none(t, checkBudget(house(t), reasons)) }
 
 // The table speaks only of packages that it places, and a purity that the layers

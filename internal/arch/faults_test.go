@@ -28,6 +28,7 @@ func all(t *tree, lines []line) []finding {
 	found = append(found, checkPurity(t, lines)...)
 	found = append(found, checkComments(t)...)
 	found = append(found, checkSeam(t)...)
+	found = append(found, checkSkips(t, nil)...)
 	return append(found, checkWiring(t)...)
 }
 
@@ -97,6 +98,10 @@ func TestSeededFaults(t *testing.T) {
 		"the product assigns a seam": {map[string]string{"node/a.go": "// Package node acts.\npackage node\nfunc f() { cfg.Seam = given() }"}, "sets Seam: only tests and the simulation"},
 		"the product lends a seam":   {map[string]string{"node/a.go": "// Package node acts.\npackage node\nfunc f() { fill(&cfg.Seam) }"}, "sets Seam: only tests and the simulation"},
 		"the log fills its own seam": {map[string]string{"consensus/a.go": "// Package consensus orders.\npackage consensus\nfunc f(c *Config) { c.Seam = nil }"}, "sets Seam: only tests and the simulation"},
+		"a test skips silently": {map[string]string{"node/a.go": "// Package node acts.\npackage node", "node/a_test.go": "package node\nfunc TestA(t *testing.T) { if f() { t.Skip() } }"},
+			"TestA skips: say what it lacks with needs.Lacking"},
+		"a test skips without root": {map[string]string{"node/a.go": "// Package node acts.\npackage node", "node/a_test.go": "package node\nfunc TestA(t *testing.T) { t.Run(``, func(t *testing.T) { t.Skipf(`no root`) }) }"},
+			"TestA skips: say what it lacks with needs.Lacking"},
 		"fault for one platform": {map[string]string{"lease/a_windows.go": "//go:build windows\n\n// Package lease is.\npackage lease\nimport \"os\"\nvar _ = os.Args"},
 			"imports os"},
 	} {

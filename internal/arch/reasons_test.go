@@ -15,3 +15,13 @@ var reasons = map[string]string{
 	"simulation/raftsim/": "one package on purpose, like simulation: the machines, what stands around the real parts, and the checkers of one seed, a file each",
 	"site/":               "one Apply: commands, state and rules change together",
 }
+
+// skipReasons are the tests that skip for another reason than what the machine lacks.
+var skipReasons = map[string]string{
+	"node/runner: TestCrashing":           "it is the child of another test",
+	"node/executor/sandbox: TestRootless": "TestConformance already runs without root there",
+	"node: TestDataDirIsPrivate":          "for Windows, which keeps no modes",
+	"node: TestListenPrivate":             "for Windows, which keeps no modes",
+	"e2e/partition: TestHistory":          "it reads a history that somebody kept",
+	"simulation: TestFaults":              "rare faults are looked for by make sim-long",
+}

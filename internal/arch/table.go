@@ -27,6 +27,7 @@ var table = []line{
 	{dir: "internal/clock"},
 	{dir: "internal/durable"},
 	{dir: "internal/golden", only: []string{}},
+	{dir: "internal/needs", only: []string{}},
 	{dir: "internal/arch", only: []string{}},
 
 	// What is said on the wire.

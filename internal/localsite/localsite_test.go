@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 )
 
 func TestAwait(t *testing.T) {
@@ -43,7 +44,7 @@ func errOn(n, at int) error {
 // A daemon that ends by itself ends every wait; one that was killed does not.
 func TestDaemonThatEndsUnasked(t *testing.T) {
 	if _, err := os.Stat("/bin/sh"); err != nil {
-		t.Skip("there is no /bin/sh to play a daemon: ", err)
+		needs.Lacking(t, "there is no /bin/sh to play a daemon: %v", err)
 	}
 	s := New(t.TempDir(), Programs{})
 	never := func(context.Context) (bool, error) { return false, nil }
@@ -75,7 +76,7 @@ func TestDaemonThatEndsUnasked(t *testing.T) {
 
 func TestCommand(t *testing.T) {
 	if _, err := os.Stat("/bin/sh"); err != nil {
-		t.Skip("there is no /bin/sh: ", err)
+		needs.Lacking(t, "there is no /bin/sh: %v", err)
 	}
 	s := New(t.TempDir(), Programs{})
 	out, err := s.Command(t.Context(), "/bin/sh", nil, "secret", "-c", "cat; echo told >&2")

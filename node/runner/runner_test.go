@@ -22,6 +22,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/tree"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/ender"
@@ -204,16 +205,14 @@ func errorsJoin(errs ...error) error {
 
 // A workload that fills the disk.
 func TestDiskFull(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount a small tmpfs")
-	}
+	needs.Root(t, "mount a small tmpfs")
 	small, err := os.MkdirTemp("/tmp", "fysmall-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(small) })
 	if err := unix.Mount("small", small, "tmpfs", 0, "size=8m,mode=711"); err != nil {
-		t.Skipf("no tmpfs can be mounted: %v", err)
+		needs.Lacking(t, "no tmpfs can be mounted: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(small, unix.MNT_DETACH) })
 	b := newBench(t, func(c *Config) { c.Workspaces = filepath.Join(small, "w") })
@@ -412,7 +411,7 @@ func TestDevice(t *testing.T) {
 	b := newBench(t)
 	ptmx, tty, err := pty.Open()
 	if err != nil {
-		t.Skipf("no pty: %v", err)
+		needs.Lacking(t, "no pty: %v", err)
 	}
 	t.Cleanup(func() { ptmx.Close(); tty.Close() })
 	before, err := os.Stat(tty.Name())

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/exectest"
@@ -33,9 +34,7 @@ func TestConformanceWithoutCgroups(t *testing.T) {
 
 // Decision 9: under a root daemon credentials are unreadable.
 func TestDedicatedUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: only root can change the user")
-	}
+	needs.Root(t, "change the user")
 	b := exectest.New(t, make1(t, Config{}))
 	secret := filepath.Join(b.Root, "key")
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
@@ -50,9 +49,7 @@ func TestDedicatedUser(t *testing.T) {
 
 // A network of its own: loopback, and nothing else.
 func TestOwnNetwork(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make a network namespace")
-	}
+	needs.Root(t, "make a network namespace")
 	b := exectest.New(t, make1(t, Config{}))
 	r := b.MustStart("cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' '")
 	b.Finish(r)

@@ -7,16 +7,16 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 )
 
 // A full disk drops, and a gap frame with a number of its own counts the bytes.
 func TestFullDiskLeavesAGap(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount a small tmpfs")
-	}
+	needs.Root(t, "mount a small tmpfs")
 	dir := t.TempDir()
 	if err := unix.Mount("small", dir, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skipf("no tmpfs can be mounted: %v", err)
+		needs.Lacking(t, "no tmpfs can be mounted: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	ballast := filepath.Join(dir, "ballast")
