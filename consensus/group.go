@@ -225,7 +225,7 @@ func (g *Group) LastEntry() (term, index uint64) {
 	if err != nil {
 		return 0, 0
 	}
-	if snap, err := newestSnapshot(in.snaps); err == nil && snap.compare(at) > 0 {
+	if snap, err := in.snaps.at(); err == nil && snap.compare(at) > 0 {
 		at = snap
 	}
 	return at.Term, at.Index

@@ -21,7 +21,7 @@ import (
 type instance struct {
 	g      *Group
 	store  *guardedStore
-	snaps  raft.SnapshotStore
+	snaps  *shelf
 	trans  *guardedTransport
 	raft   *raft.Raft
 	notify chan bool     // from raft's main loop, unbuffered: it waits for us
@@ -122,8 +122,9 @@ func (in *instance) prepare(after *fault) error {
 	return err
 }
 
-func (g *Group) openSnapshots() (raft.SnapshotStore, error) {
-	return raft.NewFileSnapshotStoreWithLogger(g.cfg.Dir, g.cfg.RetainSnapshots, newHCLog(g.cfg.Log).Named("snapshot"))
+func (g *Group) openSnapshots() (*shelf, error) {
+	s, err := raft.NewFileSnapshotStoreWithLogger(g.cfg.Dir, g.cfg.RetainSnapshots, newHCLog(g.cfg.Log).Named("snapshot"))
+	return &shelf{SnapshotStore: s}, err
 }
 
 // removeHalfSnapshots clears what a crash left; raft itself never does.

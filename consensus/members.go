@@ -143,7 +143,7 @@ func (g *Group) Stats() Stats {
 	}
 	s.State = map[raft.RaftState]string{raft.Follower: "follower", raft.Candidate: "candidate", raft.Leader: "leader"}[in.raft.State()]
 	s.LastIndex, s.CommitIndex = in.raft.LastIndex(), in.raft.CommitIndex()
-	if at, err := newestSnapshot(in.snaps); err == nil {
+	if at, err := in.snaps.at(); err == nil {
 		s.SnapshotIndex = at.Index
 	}
 	if s.State != "leader" {

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/forgeyard/forgeyard-node"
 )
 
@@ -130,12 +128,12 @@ func (g *Group) wipeStore(s *guardedStore, p *rebuildPlan) error {
 }
 
 // planWipe writes the plan down before anything is lost.
-func (g *Group) planWipe(s *guardedStore, snaps raft.SnapshotStore, w wipe, reason EventKind) (*rebuildPlan, error) {
+func (g *Group) planWipe(s *guardedStore, snaps *shelf, w wipe, reason EventKind) (*rebuildPlan, error) {
 	at, err := s.lastEntry()
 	if err != nil {
 		return nil, err
 	}
-	if snap, err := newestSnapshot(snaps); err != nil {
+	if snap, err := snaps.at(); err != nil {
 		return nil, err
 	} else if snap.compare(at) > 0 {
 		at = snap
@@ -145,14 +143,6 @@ func (g *Group) planWipe(s *guardedStore, snaps raft.SnapshotStore, w wipe, reas
 	}
 	p := &rebuildPlan{Position: at, Reason: reason.String(), Snapshots: w == wipeAll}
 	return p, p.save(g.cfg.Dir)
-}
-
-func newestSnapshot(snaps raft.SnapshotStore) (position, error) {
-	list, err := snaps.List()
-	if err != nil || len(list) == 0 {
-		return position{}, err
-	}
-	return position{Term: list[0].Term, Index: list[0].Index}, nil
 }
 
 // votesWithheld reports whether this node is behind what it gave up. Once it
@@ -166,7 +156,7 @@ func (g *Group) votesWithheld(in *instance) bool {
 	if err != nil {
 		return true
 	}
-	if snap, err := newestSnapshot(in.snaps); err == nil && snap.compare(at) > 0 {
+	if snap, err := in.snaps.at(); err == nil && snap.compare(at) > 0 {
 		at = snap
 	}
 	if !p.Wiped || at.compare(p.Position) < 0 {

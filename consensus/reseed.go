@@ -195,7 +195,7 @@ func (in *instance) carryOut(r *Reseed) error {
 	if g.plan.Load() != nil {
 		return forgeyard.Errorf("reseed", forgeyard.Conflict, "the log of this node is being rebuilt")
 	}
-	at, err := newestSnapshot(in.snaps)
+	at, err := in.snaps.at()
 	if err != nil {
 		return err
 	}
@@ -442,6 +442,6 @@ func (in *instance) blank() bool {
 	if err != nil || last != 0 {
 		return false
 	}
-	snap, err := newestSnapshot(in.snaps)
+	snap, err := in.snaps.at()
 	return err == nil && snap == position{}
 }

@@ -46,7 +46,7 @@ const (
 )
 
 // hashEvery is how many steps lie between two states that are hashed.
-const hashEvery = 16
+const hashEvery = 64
 
 func newChecks(w *world) *checks {
 	return &checks{w: w, stepOf: map[forgeyard.MessageID]uint64{}, hashes: map[uint64][32]byte{}, terms: map[uint64]*process{}, head: &site.State{}, newest: map[forgeyard.JobID]forgeyard.Authority{}}

@@ -157,7 +157,7 @@ func (w *world) count(f func(*Result)) {
 }
 
 // collectAt is how much may be allocated before garbage is collected.
-const collectAt = 256 << 20
+const collectAt = 64 << 20
 
 // sleep lets virtual time pass. Garbage is collected in between, while everybody waits:
 // the collector's own goroutines would else run among theirs, by the real clock.
