@@ -396,4 +396,10 @@ func (s *stepper) propose(key string, b site.Body) {
 	s.effects = append(s.effects, Propose{Key: key, Body: b})
 }
 
-func (s *stepper) at(t forgeyard.Instant) { s.wake = min(s.wake, max(t, s.now.Add(time.Millisecond))) }
+// at asks for a look at an instant to come. What is due already was proposed in this step:
+// its outcome asks for the next look, and a look at every turn until then would find the same.
+func (s *stepper) at(t forgeyard.Instant) {
+	if t > s.now {
+		s.wake = min(s.wake, max(t, s.now.Add(time.Millisecond)))
+	}
+}
