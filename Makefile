@@ -96,6 +96,11 @@ else
 	go run ./internal/simrun -seeds $(SEEDS)
 endif
 
+.PHONY: sim-digests
+sim-digests: ## the traces of some seeds against those that are checked in, on this machine and as a 32-bit program (RENEW=1 writes them anew)
+	CI=1 go test ./simulation -count=1 -run '^TestDigests$$' $(if $(RENEW),-args -renew)
+	CI=1 GOARCH=386 go test ./simulation -count=1 -run '^TestDigests$$'
+
 .PHONY: sim-long
 sim-long: ## fresh simulated sites for HOURS=8, after every seeded fault was looked for in up to 10,000 sites
 	go test ./simulation -count=1 -timeout 0 -v -run '^TestFaults$$' -args -fault-seeds=10000

@@ -45,7 +45,7 @@ func Batch(from uint64, count int, see func(Result) (goOn bool)) Total {
 				if over {
 					return
 				}
-				r := Run(seed, Options{})
+				r := Run(seed, Options{Quiet: true})
 				mu.Lock()
 				total.add(r)
 				stop = stop || !see(r)

@@ -28,6 +28,7 @@ type central struct {
 	life int
 
 	electionsAtContact int
+	firstRead          forgeyard.Wall // of its clock, by the site
 }
 
 type centralJob struct {
@@ -102,7 +103,7 @@ func (c *central) sync(req syncRequest, answer func(any)) {
 }
 
 func (c *central) answer(req syncRequest, acked uint64) syncAnswer {
-	a := syncAnswer{Answer: reckon.Answer{Acked: acked, Terms: c.s.terms}}
+	a := syncAnswer{Answer: reckon.Answer{Acked: acked, Terms: c.s.terms, Daemon: c.clock()}}
 	for _, d := range c.delegations {
 		if d.Seq > req.cursor && len(a.delegations) < 3 {
 			a.delegations = append(a.delegations, d)
@@ -162,13 +163,35 @@ func (c *central) byGrant(id forgeyard.GrantID) *centralJob {
 // delegate writes a job down for the site.
 func (c *central) delegate(p *plan) {
 	id := forgeyard.GrantID(forgeyard.NewULID(epoch.Add(time.Duration(c.s.now)), [10]byte{7, byte(len(c.jobs))}))
-	g := lease.Grant{ID: id, Term: 1, Policy: policyOf(p.Grant)}
+	g := lease.Grant{ID: id, Term: 1, Policy: policyOf(p.Grant), End: c.end(p)}
 	c.jobs = append(c.jobs, &centralJob{grant: g, plan: p})
 	if p.Input {
 		c.content[p.input()] = true
 	}
 	c.write(site.Delegation{Grant: g, Title: p.id(), Spec: p.raw, SpecID: cas.Sum(p.raw)})
 	c.s.trace("daemon: delegates %s, %s %s", p.id(), g.Policy.Policy, g.Policy.For)
+}
+
+// clock is what the daemon's own clock reads: true time, since its ends are made by it.
+func (c *central) clock() forgeyard.Wall { return forgeyard.WallOf(epoch.Add(time.Duration(c.s.now))) }
+
+// read is the site reading the daemon's clock in an answer.
+func (c *central) read(at forgeyard.Wall) forgeyard.Wall {
+	if c.firstRead == 0 {
+		c.firstRead = at
+	}
+	if c.s.faults.readsOnce {
+		return c.firstRead
+	}
+	return at
+}
+
+// end is the hard end of what is given now.
+func (c *central) end(p *plan) forgeyard.Wall {
+	if p.Ends == 0 {
+		return 0
+	}
+	return c.clock() + forgeyard.Wall(p.Ends.Milliseconds())
 }
 
 func (c *central) write(d site.Delegation) {
@@ -199,6 +222,7 @@ func (c *central) takeBack(name string) {
 func (c *central) raise(name string) {
 	if j := c.open(name); j != nil {
 		j.grant.Term++
+		j.grant.End = c.end(j.plan)
 		c.write(site.Delegation{Grant: j.grant, Title: j.plan.id(), Spec: j.plan.raw, SpecID: cas.Sum(j.plan.raw)})
 		c.s.trace("daemon: gives %s anew, term %d", name, j.grant.Term)
 	}

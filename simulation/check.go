@@ -18,6 +18,7 @@ type checker interface {
 	touched(s *sim, h site.HeldDevice, a forgeyard.Authority)        // it acts on a device
 	cleaning(s *sim, d forgeyard.DeviceID, token uint64, host *node) // a reset begins
 	collected(s *sim, n *node, d forgeyard.Digest)                   // a store let go of an object
+	recovered(had, lost *site.State)                                 // a new incarnation begins from the one, and the other is over
 	end(s *sim)                                                      // all is at rest
 }
 
@@ -30,13 +31,14 @@ func (silent) ran(*sim, *execution)                               {}
 func (silent) touched(*sim, site.HeldDevice, forgeyard.Authority) {}
 func (silent) cleaning(*sim, forgeyard.DeviceID, uint64, *node)   {}
 func (silent) collected(*sim, *node, forgeyard.Digest)            {}
+func (silent) recovered(_, _ *site.State)                         {}
 func (silent) end(*sim)                                           {}
 
 // checkers are all that watch a run. The twelfth invariant, progress, has no moment
 // before the end: see check_progress.go.
 func checkers() []checker {
 	return []checker{
-		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(), &pinned{},
+		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(), &pinned{excused: map[forgeyard.JobID]bool{}},
 	}
 }
 
@@ -51,24 +53,34 @@ type applied struct {
 
 func (e applied) ok() bool { return e.reply.Err() == nil && !e.repeat }
 
+// still says that no job and no run is other than before.
+func (e applied) still() bool {
+	return e.after.Jobs.Same(e.before.Jobs) && e.after.Runs.Same(e.before.Runs) && e.after.Open.Same(e.before.Open)
+}
+
 // job is the job of a command with an authority, after it.
 func (e applied) job(id forgeyard.JobID) site.Job { j, _ := e.after.Jobs.Get(id); return j }
 
-func (s *sim) observe(index uint64, before *site.State, data []byte, reply site.Reply, after *site.State) {
+// observe shows a command to all that watch, and says which format it belongs to.
+func (s *sim) observe(index uint64, before *site.State, data []byte, reply site.Reply, after *site.State) site.Format {
 	cmd, err := site.Decode(data)
 	if err != nil {
 		s.fail("log", "entry %d cannot be read: %v", index, err)
-		return
+		return site.FormatOldest
 	}
 	e := applied{index: index, before: before, after: after, cmd: cmd, reply: reply, repeat: before.Requests.Has(cmd.ID)}
 	s.traceEntry(e)
 	for _, c := range s.checks {
 		c.applied(s, e)
 	}
+	return site.FormatOf(cmd.Body)
 }
 
 // traceEntry writes the line of one committed command.
 func (s *sim) traceEntry(e applied) {
+	if s.quiet {
+		return
+	}
 	what := describe(e)
 	switch {
 	case e.repeat:
@@ -85,6 +97,9 @@ func (s *sim) traceEntry(e applied) {
 		if was != is {
 			s.trace("   %s: %s → %s", forgeyard.Short(id), was, is)
 		}
+	}
+	if e.after.Devices.Same(e.before.Devices) {
+		return
 	}
 	for id, d := range e.after.Devices.All() {
 		b, _ := e.before.Devices.Get(id)
@@ -129,6 +144,18 @@ func describe(e applied) string {
 		return "cancel " + forgeyard.Short(b.Job)
 	case site.Stop:
 		return fmt.Sprintf("stop %s: %s", forgeyard.Short(b.Job), b.Kind)
+	case site.Revoke:
+		return fmt.Sprintf("revoke %s: %s", forgeyard.Short(b.Job), b.Class)
+	case site.Stopped:
+		return "stopped " + short(b.Authority)
+	case site.Recover:
+		return fmt.Sprintf("recover: incarnation %d on %s", b.Incarnation, b.Node)
+	case site.FormatRaise:
+		return fmt.Sprintf("format %d", b.To)
+	case site.Fail:
+		return fmt.Sprintf("fail %s: %s", forgeyard.Short(b.Job), b.Category)
+	case site.Silence:
+		return fmt.Sprintf("silence of %s: %v", b.Session, b.Silent)
 	case site.Submit:
 		return "submit " + b.Title
 	}
@@ -148,6 +175,12 @@ func jobOf(e applied) (forgeyard.JobID, bool) {
 	case site.Cancel:
 		return b.Job, true
 	case site.Stop:
+		return b.Job, true
+	case site.Revoke:
+		return b.Job, true
+	case site.Stopped:
+		return b.Authority.Job, true
+	case site.Fail:
 		return b.Job, true
 	}
 	return "", false

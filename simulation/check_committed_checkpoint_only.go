@@ -26,6 +26,16 @@ func (c *checkpoints) applied(s *sim, e applied) {
 	}
 }
 
+// recovered takes for committed what the node had, whoever committed it. What was committed
+// in the part that is lost still serves those who hear of that later.
+func (c *checkpoints) recovered(had, _ *site.State) {
+	for id, j := range had.Jobs.All() {
+		for _, k := range j.Checkpoints {
+			c.committed[k.Manifest] = id
+		}
+	}
+}
+
 // offered looks at what an offer resumes from: the newest good commit, if there is one.
 func (c *checkpoints) offered(s *sim, e applied) {
 	id, _ := jobOf(e)

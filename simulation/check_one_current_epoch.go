@@ -13,10 +13,11 @@ type epochs struct {
 	silent
 	current map[forgeyard.JobID]forgeyard.Authority
 	last    map[forgeyard.JobID]uint64
+	highest map[forgeyard.JobID]forgeyard.Fence // of any incarnation
 }
 
 func newEpochs() *epochs {
-	return &epochs{current: map[forgeyard.JobID]forgeyard.Authority{}, last: map[forgeyard.JobID]uint64{}}
+	return &epochs{current: map[forgeyard.JobID]forgeyard.Authority{}, last: map[forgeyard.JobID]uint64{}, highest: map[forgeyard.JobID]forgeyard.Fence{}}
 }
 
 func (c *epochs) applied(s *sim, e applied) {
@@ -49,14 +50,27 @@ func (c *epochs) grant(s *sim, e applied, a forgeyard.Authority) {
 	if a.Fence.Epoch != c.last[a.Job]+1 {
 		s.fail("one-current-epoch", "index %d grants epoch %d after %d", e.index, a.Fence.Epoch, c.last[a.Job])
 	}
-	c.current[a.Job], c.last[a.Job] = a, a.Fence.Epoch
+	if a.Fence.Compare(c.highest[a.Job]) <= 0 {
+		s.fail("one-current-epoch", "index %d grants %s, and fence %s was granted before", e.index, short(a), c.highest[a.Job])
+	}
+	c.current[a.Job], c.last[a.Job], c.highest[a.Job] = a, a.Fence.Epoch, a.Fence
+}
+
+// recovered closes every epoch, and counts on from what the node had. What the lost part
+// of the log granted is still below whatever is granted from now on.
+func (c *epochs) recovered(had, _ *site.State) {
+	clear(c.current)
+	clear(c.last)
+	for id, j := range had.Jobs.All() {
+		c.last[id] = j.Epoch
+	}
 }
 
 // closed takes note of leases that the state no longer calls live, if an entry ended
 // them. Only commands that may end a lease are believed.
 func (c *epochs) closed(e applied) {
 	switch e.cmd.Body.(type) {
-	case site.Reject, site.Release, site.Complete, site.Expire, site.Checkpoint, site.Delegate, site.Register:
+	case site.Reject, site.Release, site.Complete, site.Expire, site.Checkpoint, site.Delegate, site.Register, site.Revoke:
 	default:
 		return
 	}

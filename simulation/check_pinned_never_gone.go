@@ -12,17 +12,30 @@ import (
 // pinned is pinned-never-gone: nothing that a live attempt or a committed root needs is
 // collected, and what a commit says to be on a node was there, durably, when it was
 // committed.
-type pinned struct{ silent }
+type pinned struct {
+	silent
+	excused map[forgeyard.JobID]bool
+}
 
-func (pinned) collected(s *sim, n *node, d forgeyard.Digest) {
+func (c *pinned) collected(s *sim, n *node, d forgeyard.Digest) {
 	for _, x := range n.execs {
 		if !x.over && slices.Contains(x.needs, d) {
 			s.fail("pinned-never-gone", "%s collects %s, which %s needs", n.name, d.Short(), short(x.authority))
 		}
 	}
 	for _, j := range s.head().Jobs.All() {
-		if why := needs(s, j, n.runner, d); why != "" {
+		if why := needs(s, j, n.runner, d); why != "" && !c.excused[j.ID] {
 			s.fail("pinned-never-gone", "%s collects %s, %s of %s", n.name, d.Short(), why, j.Spec.Title)
+		}
+	}
+}
+
+// recovered excuses what the lost part of the log let go of with every right, since the
+// job had ended there: a forced recovery cannot call that back.
+func (c *pinned) recovered(had, lost *site.State) {
+	for id, j := range lost.Jobs.All() {
+		if was, ok := had.Jobs.Get(id); ok && j.Status.Terminal() && !was.Status.Terminal() {
+			c.excused[id] = true
 		}
 	}
 }
@@ -53,10 +66,11 @@ func needs(s *sim, j site.Job, on forgeyard.RunnerID, d forgeyard.Digest) string
 // whole node.
 func (n *node) holds(d forgeyard.Digest) bool {
 	x := n.objects.of[d]
-	return n.objects.lost[d] || (x != nil && x.safe)
+	_, lost := n.objects.lost[d]
+	return lost || (x != nil && x.safe)
 }
 
-func (pinned) applied(s *sim, e applied) {
+func (c *pinned) applied(s *sim, e applied) {
 	if !accepts(e) {
 		return
 	}
@@ -78,7 +92,7 @@ func everywhere(s *sim, d forgeyard.Digest, on []forgeyard.RunnerID, index uint6
 	}
 }
 
-func (pinned) end(s *sim) {
+func (c *pinned) end(s *sim) {
 	for _, j := range s.head().Jobs.All() {
 		for _, o := range outputsOf(j) {
 			everywhere(s, o.Digest, j.Result.Replicas, s.head().Index)

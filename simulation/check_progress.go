@@ -15,7 +15,7 @@ import (
 func (s *sim) atRest() string {
 	h := s.head()
 	switch {
-	case s.client.open > 0 || len(s.client.acked)+len(s.up.jobs) < len(s.sc.Jobs):
+	case s.client.open > 0 || len(s.client.acked)+s.client.lost+len(s.up.jobs) < len(s.sc.Jobs):
 		return "a submission has no answer"
 	case h.Outbox.Len() > 0:
 		return fmt.Sprintf("the outbox has %d records, of which the daemon has %d", h.Outbox.Len(), s.up.last-min(s.up.last, h.Acked))
@@ -36,7 +36,7 @@ func (s *sim) atRest() string {
 		case n.gone:
 		case len(n.spool) > 0:
 			return n.name + " holds a completion without an answer"
-		case n.applied < uint64(len(s.world.entries)):
+		case n.world != s.world || n.applied < uint64(len(s.world.entries)):
 			return n.name + " lags"
 		}
 	}

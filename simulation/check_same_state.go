@@ -15,10 +15,12 @@ func (sameState) end(s *sim) {
 	}
 	st := &site.State{}
 	for i, e := range s.world.entries {
-		if e.data == nil {
+		if len(e.cmds) == 0 {
 			continue
 		}
-		st, _ = st.ApplyEntry(uint64(i)+1, e.term, e.data)
+		for _, data := range e.cmds {
+			st, _ = st.ApplyEntry(s.world.at[i+1], e.term, data)
+		}
 		if s.chance(20) {
 			again, err := site.DecodeState(st.Encode())
 			if err != nil {

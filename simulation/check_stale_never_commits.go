@@ -42,6 +42,9 @@ func (c *stale) applied(s *sim, e applied) {
 			c.newest[v.Next.Job] = *v.Next
 		}
 	}
+	if e.still() {
+		return
+	}
 	for id := range e.before.Open.All() {
 		j := e.job(id)
 		if l := j.Lease; l.State == lease.Ended && (l.Reason != lease.EndExpired || j.Status != job.Unknown) {
@@ -55,6 +58,13 @@ func (c *stale) applied(s *sim, e applied) {
 func lastWord(b site.Body) bool {
 	_, ok := b.(site.Stopped)
 	return ok
+}
+
+// recovered ends every lease, the ones that only the lost part of the log knew among them.
+func (c *stale) recovered(_, _ *site.State) {
+	for _, a := range c.newest {
+		c.ended[a.Lease] = true
+	}
 }
 
 // accepts says that a command was taken, and changed something.

@@ -1,6 +1,8 @@
 package simulation
 
 import (
+	"slices"
+
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -33,6 +35,9 @@ func endingOf(s *site.State, j site.Job, index uint64) ending {
 
 func (c *terminal) applied(s *sim, e applied) {
 	c.repeated(s, e)
+	if e.still() {
+		return
+	}
 	for id := range e.before.Open.All() {
 		j, ok := e.after.Jobs.Get(id)
 		if !ok {
@@ -54,6 +59,19 @@ func (c *terminal) applied(s *sim, e applied) {
 				e.index, forgeyard.Short(id), was.index, was.status, was.lastSeq, is.status, is.lastSeq, e.after.Open.Has(id))
 		}
 	}
+}
+
+// recovered forgets the ends that the node did not have.
+func (c *terminal) recovered(had, _ *site.State) {
+	c.order = slices.DeleteFunc(c.order, func(id forgeyard.JobID) bool {
+		was := c.written[id]
+		j, ok := had.Jobs.Get(id)
+		gone := !ok || endingOf(had, j, was.index) != was
+		if gone {
+			delete(c.written, id)
+		}
+		return gone
+	})
 }
 
 // repeated looks at the answer to a completion that ended a job before: it is told that

@@ -29,8 +29,21 @@ func (c *allowance) ran(s *sim, x *execution) {
 	span := g.Span(terms)
 	limit := lease.Stretch(span, lease.Terms{DriftPPM: int64(s.config.Lease.Drift), Epsilon: 100 * time.Millisecond}) + killMax
 	limit += time.Duration(s.electionsSinceContact()) * changeCost
-	if silent := time.Duration(s.now - s.up.contact); silent > limit {
+	silent := time.Duration(s.now - s.up.contact)
+	if silent > limit {
 		s.fail("within-allowance", "%s of %s runs on %s, %s after the daemon was last heard; %s were allowed", short(x.authority), g.ID, x.n.name, silent, span)
+	}
+	if g.End != 0 {
+		c.hard(s, x, silent, limit-span)
+	}
+}
+
+// hard looks at a hard end: no contact renews it, and the site counts to it as it counts
+// the silence since the reading of the daemon's clock that it has.
+func (c *allowance) hard(s *sim, x *execution, silent, margin time.Duration) {
+	margin += lease.Stretch(silent, lease.Terms{DriftPPM: int64(s.config.Lease.Drift)}) - silent
+	if over := time.Duration(s.up.clock()-x.job.Grant.End) * time.Millisecond; over > margin {
+		s.fail("within-allowance", "%s of %s runs on %s, %s after its hard end", short(x.authority), x.job.Grant.ID, x.n.name, over)
 	}
 }
 

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"slices"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -12,9 +13,11 @@ import (
 type client struct {
 	acked   []site.Submitted
 	names   map[string]forgeyard.JobID // of what was acknowledged
+	lost    int                        // acknowledged, and not there after a forced recovery
 	open    int                        // submissions without an answer
 	drained []forgeyard.RunnerID
-	leaving *node // the node that is being removed
+	off     []forgeyard.RunnerID // disabled
+	leaving *node                // the node that is being removed
 	s       *sim
 }
 
@@ -60,6 +63,9 @@ func (c *client) submit(s *sim, p *plan) {
 }
 
 func (c *client) ask(n *node, p *plan, answered *bool, give func()) {
+	if c.s.chance(200) { // somebody asks for what is refused, at the same moment
+		n.propose("ana", site.TokenRevoke{Token: "none"}, proposeFor, nil)
+	}
 	n.propose("client", p.submit(), proposeFor, func(r site.Reply, known bool) {
 		if *answered {
 			return
@@ -71,6 +77,10 @@ func (c *client) ask(n *node, p *plan, answered *bool, give func()) {
 		}
 		*answered = true
 		c.open--
+		if n.world != c.s.world && !c.s.head().Jobs.Has(v.Job) { // whoever answers does not know yet what was lost
+			c.lost++
+			return
+		}
 		c.acked = append(c.acked, v)
 		if c.names == nil {
 			c.names = map[string]forgeyard.JobID{}
@@ -87,6 +97,44 @@ func (c *client) cancel(name string, force bool) {
 	id, ok := c.names[name]
 	if n := c.anyone(); ok && n != nil {
 		n.propose("client", site.Cancel{Job: id, Force: force}, proposeFor, nil)
+	}
+}
+
+// revoke takes the lease of a job, whoever holds it, as soon as somebody does.
+func (c *client) revoke(title string, atOnce bool) {
+	if c.s.healing {
+		return
+	}
+	again := func() { c.s.after(int64(time.Second), func() { c.revoke(title, atOnce) }) }
+	n := c.anyone()
+	if n == nil {
+		again()
+		return
+	}
+	class := site.RevokedByOperator
+	if atOnce {
+		class = site.RevokedSecurity
+	}
+	st := n.state()
+	for id := range st.Open.All() {
+		if j, _ := st.Jobs.Get(id); j.Spec.Title == title && j.Lease.Live() {
+			n.propose("ana", site.Revoke{Job: id, Lease: j.Lease.Authority.Lease, Class: class, Reason: "as drawn"}, proposeFor, func(r site.Reply, known bool) {
+				if known && r.Err() != nil {
+					again()
+				}
+			})
+			return
+		}
+	}
+	again()
+}
+
+// disable disables a runner until the heal.
+func (c *client) disable(n *node) {
+	c.off = append(c.off, n.runner)
+	yes := true
+	if by := c.anyone(); by != nil {
+		by.propose("ana", site.MemberSet{Runner: n.runner, Disabled: &yes}, proposeFor, nil)
 	}
 }
 
@@ -135,12 +183,35 @@ func (c *client) remove(n *node) {
 	})
 }
 
+// forget is what a forced recovery costs: what the node did not have.
+func (c *client) forget(had *site.State) {
+	c.acked = slices.DeleteFunc(c.acked, func(v site.Submitted) bool {
+		gone := !had.Jobs.Has(v.Job)
+		if gone {
+			c.lost++
+		}
+		return gone
+	})
+}
+
+// bury removes nodes that were lost, however long that takes.
+func (c *client) bury(lost []*node) {
+	yes := true
+	for _, n := range lost {
+		c.restore(site.MemberSet{Runner: n.runner, Removed: &yes})
+	}
+}
+
 // settle ends what a person began: after the heal, every runner takes work again.
 func (c *client) settle() {
+	no := false
 	for _, r := range c.drained {
 		if c.leaving == nil || r != c.leaving.runner {
-			c.undrain(r)
+			c.restore(site.MemberSet{Runner: r, Draining: &no})
 		}
+	}
+	for _, r := range c.off {
+		c.restore(site.MemberSet{Runner: r, Disabled: &no})
 	}
 	if c.leaving != nil && !c.leaving.gone {
 		c.remove(c.leaving) // whoever was asked may have died with the question
@@ -158,13 +229,26 @@ func (c *client) mend() {
 	c.s.after(int64(5*time.Second), c.mend)
 }
 
-func (c *client) undrain(r forgeyard.RunnerID) {
-	no := false
-	c.s.present().propose("client", site.MemberSet{Runner: r, Draining: &no}, proposeFor, func(rep site.Reply, known bool) {
-		if !known || rep.Err() != nil {
-			c.undrain(r)
+// restore puts a member back to what it was, however long that takes.
+func (c *client) restore(b site.MemberSet) {
+	done := false
+	again := func() {
+		if !done {
+			done = true
+			c.restore(b)
 		}
-	})
+	}
+	if n := c.s.present(); n.up && !n.paused {
+		n.propose("client", b, proposeFor, func(rep site.Reply, known bool) {
+			switch {
+			case known && rep.Err() == nil:
+				done = true
+			default:
+				c.s.after(int64(time.Second), again)
+			}
+		})
+	}
+	c.s.after(int64(2*proposeFor), again) // whoever was asked may have died with the question
 }
 
 // present is a node that was not removed.

@@ -15,7 +15,9 @@ import (
 type objects struct {
 	of   map[forgeyard.Digest]*object
 	list []*object // in the order in which they came
-	lost map[forgeyard.Digest]bool
+	// lost are those that were found damaged. Pins are apart from bytes: they stay, and hold
+	// what is fetched anew.
+	lost map[forgeyard.Digest][]string
 }
 
 type object struct {
@@ -57,7 +59,7 @@ func (n *node) put(d forgeyard.Digest, owner string, done func(ok bool)) {
 			n.after(n.syncFor(), func() { done(false) })
 			return
 		}
-		x = &object{digest: d}
+		x = &object{digest: d, owners: slices.Clone(n.objects.lost[d])}
 		n.objects.of[d], n.objects.list = x, append(n.objects.list, x)
 	}
 	if !slices.Contains(x.owners, owner) {
@@ -84,9 +86,9 @@ func (n *node) read(d forgeyard.Digest) bool {
 	if x.bad {
 		n.s.trace("%s puts %s into quarantine: its bytes are damaged", n.name, d.Short())
 		if n.objects.lost == nil {
-			n.objects.lost = map[forgeyard.Digest]bool{}
+			n.objects.lost = map[forgeyard.Digest][]string{}
 		}
-		n.objects.lost[d] = true
+		n.objects.lost[d] = x.owners
 		n.objects.drop(x)
 		return false
 	}
@@ -94,8 +96,12 @@ func (n *node) read(d forgeyard.Digest) bool {
 }
 
 func (n *node) unpin(owner string) {
+	mine := func(o string) bool { return o == owner }
 	for _, x := range n.objects.list {
-		x.owners = slices.DeleteFunc(x.owners, func(o string) bool { return o == owner })
+		x.owners = slices.DeleteFunc(x.owners, mine)
+	}
+	for d, owners := range n.objects.lost { // each on its own: their order does not show
+		n.objects.lost[d] = slices.DeleteFunc(slices.Clone(owners), mine)
 	}
 }
 

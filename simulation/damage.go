@@ -109,9 +109,19 @@ var damages = map[string]func(s *sim, d scenario.Damage, n *node){
 	"take-back": func(s *sim, d scenario.Damage, _ *node) { s.up.takeBack(d.Job) },
 	"raise":     func(s *sim, d scenario.Damage, _ *node) { s.up.raise(d.Job) },
 	"cancel":    func(s *sim, d scenario.Damage, _ *node) { s.client.cancel(d.Job, d.Word == "force") },
-	"drain":     func(s *sim, d scenario.Damage, n *node) { s.client.drain(n, d.Word == "cancel") },
-	"remove":    func(s *sim, _ scenario.Damage, n *node) { s.client.remove(n) },
-	"voters":    func(s *sim, d scenario.Damage, _ *node) { s.client.set("voters", d.Word) },
+	"revoke":    func(s *sim, d scenario.Damage, _ *node) { s.client.revoke(d.Job, d.Word == "security") },
+	"disable":   func(s *sim, _ scenario.Damage, n *node) { s.client.disable(n) },
+	"upgrade": func(_ *sim, d scenario.Damage, n *node) {
+		if n.up {
+			n.resume()
+			n.crash()
+			n.comesBack(d.For)
+		}
+	},
+	"drain":   func(s *sim, d scenario.Damage, n *node) { s.client.drain(n, d.Word == "cancel") },
+	"recover": func(s *sim, d scenario.Damage, n *node) { s.recover(n, d.For) },
+	"remove":  func(s *sim, _ scenario.Damage, n *node) { s.client.remove(n) },
+	"voters":  func(s *sim, d scenario.Damage, _ *node) { s.client.set("voters", d.Word) },
 }
 
 // mute cuts one way: a node reaches one of the others, or none, and hears them, late

@@ -10,7 +10,11 @@
 //
 //   - the log (raft.go): terms, votes, replication and commit of a small Raft, and
 //     changes of its group. Leaders change, proposals are lost, delayed, or committed by
-//     the next leader after their caller gave up; followers apply late;
+//     the next leader after their caller gave up; followers apply late; commands share
+//     entries;
+//   - a forced recovery (recover.go): all voters but one are lost for good, and the site
+//     goes on from what that one has, while holders of before go on in the old world;
+//   - programs (format.go): some nodes run the one before, and are upgraded or left behind;
 //   - disks (disk.go): they lose what was not synced, are slow, full or unreadable, and
 //     damage the spool, the witness's figure, the tokens of devices, stored objects;
 //   - the network (network.go): delay, loss, duplicates, reordering, links cut both

@@ -246,3 +246,38 @@ func currentEpoch(s *site.State, a forgeyard.Authority) uint64 {
 	j, _ := s.Jobs.Get(a.Job)
 	return j.Epoch
 }
+
+// freesAtOnce calls protected work free as soon as its lease is revoked.
+func freesAtOnce(_, is *site.State, b site.Revoke, r site.Reply) *site.State {
+	if r.Err() != nil {
+		return is
+	}
+	return change(is, b.Job, func(j *site.Job) { j.Status, j.Phase, j.Certain = job.Queued, "", false })
+}
+
+// keepsIncarnation recovers by force and calls the site what it was called before.
+func keepsIncarnation(was, is *site.State, _ site.Recover, _ site.Reply) *site.State {
+	out := *is
+	out.Incarnation = was.Incarnation
+	return &out
+}
+
+// trustsQueue leaves queued what the recovered state knows as queued.
+func trustsQueue(was, is *site.State, _ site.Recover, _ site.Reply) *site.State {
+	for id, j := range was.Jobs.All() {
+		if j.Status == job.Queued {
+			is = change(is, id, func(n *site.Job) { *n = j })
+		}
+	}
+	return is
+}
+
+// trustsSession takes for the last grant whatever the recovered state knows as such.
+func trustsSession(s *site.State, _ *site.Register) *site.State {
+	for id, j := range s.Jobs.All() {
+		if j.Lease.Reason == lease.EndRecovered {
+			s = change(s, id, func(n *site.Job) { n.Lease.Reason = lease.EndExpired })
+		}
+	}
+	return s
+}

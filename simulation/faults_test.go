@@ -29,38 +29,47 @@ func apply(f applies) func(*hooks) { return func(h *hooks) { h.apply = f } }
 func seededFaults() []seeded {
 	return []seeded{
 		{"two epochs may be current", "one-current-epoch", 1, scenario.Taste{}, apply(forgetsLease)},
-		{"a stale completion is taken for the current one", "stale-never-commits", 1, loners, apply(takesStale)},
-		{"the epoch of a checkpoint is not checked", "stale-never-commits", 1, lonersSaving, apply(before(func(s *site.State, b *site.Checkpoint) *site.State {
+		{"a stale completion is taken for the current one", "stale-never-commits", 2, loners, apply(takesStale)},
+		{"the epoch of a checkpoint is not checked", "stale-never-commits", 6, lonersSaving, apply(before(func(s *site.State, b *site.Checkpoint) *site.State {
 			b.Commit.Epoch = currentEpoch(s, b.Authority)
 			return underCurrent(s, &b.Authority)
 		}))},
-		{"the epoch of a phase is not checked", "stale-never-commits", 9, scenario.Taste{}, apply(before(func(s *site.State, b *site.Phase) *site.State { return underCurrent(s, &b.Authority) }))},
-		{"a completion is accepted under a lease that ended", "stale-never-commits", 10, revoked, apply(before(acceptsEnded))},
-		{"the term of a completion is not checked", "stale-never-commits", 10, revoked, apply(before(ignoresTerm))},
-		{"a late result overwrites the terminal status", "terminal-once", 13, loners, apply(writesTwice)},
-		{"a completion's message is forgotten", "terminal-once", 2, scenario.Taste{}, apply(before(forgetsMessage))},
-		{"the daemon forgets which records it has", "exactly-once-upstream", 2, scenario.Taste{}, func(h *hooks) { h.forgetful = true }},
-		{"the daemon acknowledges before its disk has it", "exactly-once-upstream", 1, onlyDaemon, func(h *hooks) { h.hasty = true }},
+		{"the epoch of a phase is not checked", "stale-never-commits", 56, scenario.Taste{}, apply(before(func(s *site.State, b *site.Phase) *site.State { return underCurrent(s, &b.Authority) }))},
+		{"a completion is accepted under a lease that ended", "stale-never-commits", 24, revoked, apply(before(acceptsEnded))},
+		{"the term of a completion is not checked", "stale-never-commits", 24, revoked, apply(before(ignoresTerm))},
+		{"a late result overwrites the terminal status", "terminal-once", 5, loners, apply(writesTwice)},
+		{"a completion's message is forgotten", "terminal-once", 24, scenario.Taste{}, apply(before(forgetsMessage))},
+		{"the daemon forgets which records it has", "exactly-once-upstream", 9, scenario.Taste{}, func(h *hooks) { h.forgetful = true }},
+		{"the daemon acknowledges before its disk has it", "exactly-once-upstream", 10, onlyDaemon, func(h *hooks) { h.hasty = true }},
 		{"one end is queued twice for the daemon", "exactly-once-upstream", 1, scenario.Taste{}, apply(after(twoOutcomes))},
-		{"the outbox is trimmed beyond the acknowledgement", "exactly-once-upstream", 2, scenario.Taste{}, apply(before(trimsTooFar))},
-		{"a new leader counts the silence from zero", "within-allowance", 2, onlyUplink, func(h *hooks) { h.base = fromZero }},
-		{"a new leader counts on from the committed figure alone", "within-allowance", 36, onlyUplink, func(h *hooks) { h.base = asCommitted }},
-		{"a holder does not listen to what the grant leaves", "within-allowance", 23, onlyUplink, func(h *hooks) { h.boundless = true }},
+		{"the outbox is trimmed beyond the acknowledgement", "exactly-once-upstream", 51, scenario.Taste{}, apply(before(trimsTooFar))},
+		{"a new leader counts the silence from zero", "within-allowance", 1, onlyUplink, func(h *hooks) { h.base = fromZero }},
+		{"a new leader counts on from the committed figure alone", "within-allowance", 1, onlyUplink, func(h *hooks) { h.base = asCommitted }},
+		{"a holder does not listen to what the grant leaves", "within-allowance", 3, onlyUplink, func(h *hooks) { h.boundless = true }},
 		{"a holder counts from the receipt", "holder-stops-first", 20, silentNodes, func(h *hooks) { h.counted = fromReceipt }},
-		{"renewals are answered without a majority", "holder-stops-first", 4, silentNodes, func(h *hooks) { h.unconfirmed = true }},
-		{"a deposed leader's expiry counts", "holder-stops-first", 61, onlyPause, apply(anyTerm)},
-		{"a granter does not wait until it is certain", "holder-stops-first", 23, scenario.Taste{}, apply(alwaysCertain)},
-		{"the drift of clocks is not reckoned with", "holder-stops-first", 30, longSilence, func(h *hooks) { h.config = noDrift }},
+		{"renewals are answered without a majority", "holder-stops-first", 173, silentNodes, func(h *hooks) { h.unconfirmed = true }},
+		{"a deposed leader's expiry counts", "holder-stops-first", 6, onlyPause, apply(anyTerm)},
+		{"a granter does not wait until it is certain", "holder-stops-first", 7, scenario.Taste{}, apply(alwaysCertain)},
+		{"the drift of clocks is not reckoned with", "holder-stops-first", 26, longSilence, func(h *hooks) { h.config = noDrift }},
 		{"a forced stop takes longer than it may", "holder-stops-first", 1, silentNodes, func(h *hooks) { h.slowKill = true }},
 		{"a workload outlives its agent", "holder-stops-first", 1, onlyKill, func(h *hooks) { h.orphans = true }},
-		{"a device's host admits any token", "device-single-holder", 2, withDevice, func(h *hooks) { h.openGate = true }},
+		{"a revocation frees protected work at once", "holder-stops-first", 1, takenAway, apply(after(freesAtOnce))},
+		{"a holder says that it stopped before it did", "holder-stops-first", 1, takenAway, func(h *hooks) { h.tellsEarly = true }},
+		{"a contact renews a hard end", "within-allowance", 1, hardEnds, func(h *hooks) { h.readsOnce = true }},
+		{"what follows a refused command in its entry is not kept", "nothing-lost", 56, crowded, func(h *hooks) { h.skipsRest = true }},
+		{"a command is written before the log's format allows it", "same-state", 2, mixed, func(h *hooks) { h.writesEarly = true }},
+		{"a program goes on that the log's format has left behind", "same-state", 1, mixed, func(h *hooks) { h.readsOn = true }},
+		{"a forced recovery keeps the incarnation", "one-current-epoch", 1, recovering, apply(after(keepsIncarnation))},
+		{"a recovered site holds for free what its old state calls queued", "holder-stops-first", 143, queuing, apply(after(trustsQueue))},
+		{"a recovered site takes a new session for the end of the last lease", "holder-stops-first", 66, recovering, apply(before(trustsSession))},
+		{"a device's host admits any token", "device-single-holder", 9, withDevice, func(h *hooks) { h.openGate = true }},
 		{"a device is free before it was reset", "device-single-holder", 1, withDevice, apply(freeAtOnce)},
 		{"a rule asks something outside the log", "same-state", 10, scenario.Taste{}, func(h *hooks) { h.apply = impure() }},
-		{"a disk loses what was synced", "nothing-lost", 16, scenario.Taste{}, func(h *hooks) { h.amnesia = 12 }},
-		{"an entry is acknowledged before it is on disk", "nothing-lost", 2, onlyPower, func(h *hooks) { h.ackFirst = true }},
+		{"a disk loses what was synced", "nothing-lost", 2, scenario.Taste{}, func(h *hooks) { h.amnesia = 12 }},
+		{"an entry is acknowledged before it is on disk", "nothing-lost", 8, onlyPower, func(h *hooks) { h.ackFirst = true }},
 		{"an epoch resumes from leftovers", "committed-checkpoint-only", 1, scenario.Taste{}, apply(resumesLeftovers)},
-		{"an epoch restores a state that was not committed", "committed-checkpoint-only", 8, scenario.Taste{}, func(h *hooks) { h.bestGuess = true }},
-		{"a quarantined checkpoint is resumed from", "committed-checkpoint-only", 33, scenario.Taste{}, apply(after(resumesQuarantined))},
+		{"an epoch restores a state that was not committed", "committed-checkpoint-only", 13, scenario.Taste{}, func(h *hooks) { h.bestGuess = true }},
+		{"a quarantined checkpoint is resumed from", "committed-checkpoint-only", 14, scenario.Taste{}, apply(after(resumesQuarantined))},
 		{"a collection takes what is pinned", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.ignorePins = true }},
 		{"a copy is counted that was never made", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.noCopies = true }},
 		{"pins of jobs that go on are let go", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.eagerUnpin = true }},
@@ -69,7 +78,7 @@ func seededFaults() []seeded {
 		{"a silence never ends a lease", "progress", 1, scenario.Taste{}, apply(neverExpires)},
 		{"a device is never reset", "progress", 1, scenario.Taste{}, func(h *hooks) { h.neverResets = true }},
 		{"a contact does not wake what waited for it", "progress", 1, onlyUplink, apply(after(neverGoesOn))},
-		{"a removed node's devices stay in the pool", "progress", 13, scenario.Taste{}, apply(after(staysMember))},
+		{"a removed node's devices stay in the pool", "progress", 19, scenario.Taste{}, apply(after(staysMember))},
 	}
 }
 
@@ -107,7 +116,7 @@ func TestFaults(t *testing.T) {
 func (f seeded) play(sc scenario.Scenario) Result {
 	h := honest()
 	f.put(&h)
-	return play(sc, Options{}, h)
+	return play(sc, Options{Quiet: true}, h)
 }
 
 // TestEveryCheckerIsSeenToFail: each of the twelve invariants of the design has a fault
@@ -143,7 +152,19 @@ var (
 	// loners go on alone, while their work is given to others.
 	loners = scenario.Taste{Kinds: []string{"cut", "mute", "raise"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 45 * time.Second, Adjust: goesOn}
 	// revoked are cut off while the daemon gives their work anew, and nobody gets it before they have certainly stopped.
-	revoked      = scenario.Taste{Kinds: []string{"cut", "raise"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Delegate: true, Adjust: protectsAlone}
+	revoked = scenario.Taste{Kinds: []string{"cut", "raise"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Delegate: true, Adjust: protectsAlone}
+	// takenAway is protected work whose lease people revoke, from holders who may not hear of it.
+	takenAway = scenario.Taste{Kinds: []string{"revoke", "cut", "revoke"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Longest: 20 * time.Second, Adjust: protects}
+	// hardEnds is delegated work that has a hard end before it can be done.
+	hardEnds = scenario.Taste{Kinds: []string{"uplink", "kill"}, Calm: 15 * time.Second, Delegate: true, Adjust: endsEarly}
+	// crowded are sites whose disks are slow: commands wait for each other.
+	crowded = scenario.Taste{Kinds: []string{"slow-disk", "slow-disk", "kill"}, Calm: 2 * time.Second, Longest: 40 * time.Second, Adjust: atOnce}
+	// mixed are sites whose programs are upgraded one after the other.
+	mixed = scenario.Taste{Mixed: true, Persons: true, Kinds: []string{"revoke", "kill"}, Calm: 8 * time.Second}
+	// recovering are sites that lost all voters but one, and whose holders go on for a while.
+	recovering = scenario.Taste{Recover: true, Kinds: []string{"cut"}, Calm: 25 * time.Second, TTL: 3 * time.Second, Longest: 20 * time.Second, Adjust: outlives}
+	// queuing are the same with more work than the nodes can take at once.
+	queuing      = scenario.Taste{Recover: true, Kinds: []string{"kill"}, Calm: 40 * time.Second, TTL: 3 * time.Second, Adjust: waits}
 	withDevice   = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 40 * time.Second, Devices: true, Adjust: goesOn}
 	lonersSaving = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Adjust: goesOnSaving}
 	// longSilence is longer than what two clocks agree on: one holder at a time is cut off,
@@ -164,6 +185,25 @@ func protectsAlone(j *scenario.Job) {
 	goesOn(j)
 	j.Effects, j.Every = true, 0
 	j.Grant = scenario.Policy{Name: "offline", For: time.Minute}
+}
+
+func outlives(j *scenario.Job) {
+	j.Policy, j.Effects, j.Work, j.Budget, j.Every, j.Devices = scenario.Policy{Name: "offline", For: 40 * time.Second}, true, 50*time.Second, 12, 0, 0
+	j.Broken, j.Input = 0, false
+}
+
+func waits(j *scenario.Job) {
+	outlives(j)
+	j.At, j.CPU, j.Work = j.At/8, 2500, 25*time.Second
+}
+
+func atOnce(j *scenario.Job) {
+	j.At, j.Work, j.Broken, j.Budget = j.At.Truncate(20*time.Second)+5*time.Second, min(j.Work, 3*time.Second), 0, 12
+}
+
+func endsEarly(j *scenario.Job) {
+	j.Policy, j.Work, j.Budget, j.Every, j.Sealed, j.Ends = scenario.Policy{Name: "offline", For: 10 * time.Minute}, 30*time.Second, 12, 4*time.Second, true, 45*time.Second
+	j.Grant, j.Stop = scenario.Policy{Name: "offline", For: time.Minute}, time.Second
 }
 
 func goesOnSaving(j *scenario.Job) {

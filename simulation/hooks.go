@@ -23,12 +23,16 @@ type hooks struct {
 	ackFirst     bool // entries are acknowledged before they are on disk
 	forgetsVote  bool // a restart forgets whom it voted for
 	oldTermCount bool // entries of earlier terms are committed by counting copies
+	skipsRest    bool // what follows a refused command in its entry is answered and not kept
+	writesEarly  bool // a command is written before the log's format allows it
+	readsOn      bool // a program goes on that the log's format has left behind
 	// Of a runner.
 	slowKill    bool // a forced stop takes longer than it may
 	orphans     bool // workloads outlive their agent, and nobody kills them
 	bestGuess   bool // an epoch restores the newest state that was saved, committed or not
 	boundless   bool // what the daemon's grant leaves is not listened to
 	neverResets bool // a device is never reset
+	tellsEarly  bool // it says that a tree is dead before it is
 	// Of a device's host.
 	openGate  bool // any token is admitted
 	blankGate bool // a restart forgets the highest token
@@ -39,6 +43,7 @@ type hooks struct {
 	unsafeStore bool // a copy is acknowledged before it is on disk
 	// Of the daemon.
 	forgetful bool // it forgets which records it has
+	readsOnce bool // its clock is read at the first contact, and never again
 	hasty     bool // it acknowledges before its disk has it
 }
 

@@ -52,8 +52,9 @@ func (l *leadership) again() {
 
 func (l *leadership) input() controllers.Input {
 	used, known := l.link.used()
-	in := controllers.Input{State: l.n.state(), Mem: l.mem, Used: used, Known: known, Term: l.term}
+	in := controllers.Input{State: l.n.state(), Mem: l.mem, Used: used, Known: known, Daemon: l.link.count.Daemon(), Term: l.term}
 	g, _ := l.n.group()
+	in.Group = make([]controllers.GroupMember, 0, maxNodes)
 	for id, member := range g.member {
 		if member {
 			m := controllers.GroupMember{Runner: l.n.s.nodes[id].runner, Voter: g.voter[id]}
@@ -153,7 +154,7 @@ func (l *leadership) renew(r renewals, answer func(any)) {
 
 // register announces this process until the site has it in the log, then renews.
 func (n *node) register(try int) {
-	body := site.Register{Runner: n.runner, Session: n.session, Version: "sim", Caps: n.caps()}
+	body := site.Register{Runner: n.runner, Session: n.session, Version: "sim", Caps: n.facts, Formats: n.formats}
 	n.propose(n.name, body, proposeFor, func(r site.Reply, known bool) {
 		if known && r.Err() == nil {
 			n.renewLoop(0)
@@ -208,30 +209,29 @@ func (n *node) renewLoop(fails int) {
 	}, func(v any, ok bool) { again(ok && take(v)) }, late)
 }
 
+// hurried is how soon a heartbeat comes that is asked for out of turn.
+const hurried = 100 * time.Millisecond
+
 // nextRenewal waits for the next heartbeat, or for one that is asked for out of turn.
 func (n *node) nextRenewal(wait time.Duration, fails int) {
-	if n.renewed && wait > 100*time.Millisecond {
-		n.renewed = false
-		wait = 100 * time.Millisecond
+	if n.renewed {
+		wait = min(wait, hurried)
 	}
 	n.renewed = false
-	done := false
-	var poll func()
-	left := wait
-	poll = func() {
-		if done {
-			return
-		}
-		if left <= 0 || n.renewed {
-			done, n.renewed = true, false
+	n.beats++
+	mine := n.beats
+	beat := func() {
+		if n.beats == mine {
+			n.beats++
+			n.hurry = nil
 			n.renewLoop(fails)
-			return
 		}
-		step := min(left, 100*time.Millisecond)
-		left -= step
-		n.after(step, poll)
 	}
-	poll()
+	n.hurry = func() {
+		n.hurry = nil
+		n.after(n.s.within(0, hurried), beat)
+	}
+	n.after(wait, beat)
 }
 
 func (n *node) takeAnswers(sent forgeyard.Instant, batch []forgeyard.Authority, answers []controllers.RenewalAnswer) {
@@ -252,7 +252,9 @@ func (n *node) takeAnswers(sent forgeyard.Instant, batch []forgeyard.Authority, 
 func (n *node) askForDeadlines() {
 	for _, a := range n.book.ToRenew() {
 		if n.book.Deadline(a.Lease).IsZero() {
-			n.renewed = true
+			if n.renewed = n.hurry == nil; !n.renewed {
+				n.hurry()
+			}
 			return
 		}
 	}

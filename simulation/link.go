@@ -111,7 +111,7 @@ func (k *link) commit() {
 		return
 	}
 	k.busy = true
-	n.propose(n.name, c.Body, proposeFor, func(r site.Reply, known bool) {
+	n.propose(n.name, n.told(c.Body), proposeFor, func(r site.Reply, known bool) {
 		if !k.l.alive() {
 			return
 		}
@@ -123,6 +123,14 @@ func (k *link) commit() {
 		}
 		k.l.after(pollEvery, k.commit)
 	})
+}
+
+// told is what the log's format has room for: the daemon's clock came with the second.
+func (n *node) told(o site.UplinkObserve) site.UplinkObserve {
+	if !n.state().Allows(site.FormatLeases) {
+		o.Daemon = 0
+	}
+	return o
 }
 
 // exchange is one exchange with the daemon, then the appointment for the next.
@@ -162,9 +170,15 @@ func (k *link) take(s *site.State, a syncAnswer, sent forgeyard.Instant) {
 		cancels = append(cancels, site.Cancel{Job: id})
 	}
 	k.inOrder(cancels, func() {
-		k.count.Heard(sent, a.Terms, a.Daemon)
+		k.count.Heard(sent, a.Terms, n.s.up.read(a.Daemon))
 		k.commit()
-		k.inOrder(a.Follows(s, n.clk.Now().Sub(sent)), func() { k.takeIn(a) })
+		follows := a.Follows(s, n.clk.Now().Sub(sent))
+		for i, b := range follows {
+			if o, ok := b.(site.UplinkObserve); ok {
+				follows[i] = n.told(o)
+			}
+		}
+		k.inOrder(follows, func() { k.takeIn(a) })
 	})
 }
 

@@ -23,7 +23,7 @@ type network struct {
 func (w *network) send(from, to int, f func()) {
 	s := w.s
 	if from == to {
-		s.after(0, func() { s.deliver(to, f) })
+		s.deliver(0, to, f)
 		return
 	}
 	if w.cut[from][to] > 0 || s.chance(w.loss) {
@@ -38,22 +38,18 @@ func (w *network) send(from, to int, f func()) {
 		if s.chance(w.tail) {
 			d += time.Duration(s.rng.IntN(1_500)) * time.Millisecond
 		}
-		s.after(int64(d+w.slow[from][to]), func() { s.deliver(to, f) })
+		s.deliver(int64(d+w.slow[from][to]), to, f)
 	}
 }
 
-// deliver runs a message at its destination: never on a machine that is down, and
-// later on one that is paused.
-func (s *sim) deliver(to int, f func()) {
+// deliver runs a message at its destination, d later: never on a machine that is down
+// then, and later still on one that is paused.
+func (s *sim) deliver(d int64, to int, f func()) {
 	if to == centralID {
-		s.up.hear(f)
+		s.after(d, func() { s.up.hear(f) })
 		return
 	}
-	n := s.nodes[to]
-	if !n.up || n.asleep {
-		return
-	}
-	n.run(f)
+	s.events.push(event{at: s.now + d, n: s.nodes[to], life: arrives, f: f})
 }
 
 // between cuts what goes from one to the other, or ends that with -1.
@@ -96,12 +92,18 @@ func (n *node) call(to int, timeout time.Duration, serve func(dst *node, answer 
 			}
 		})
 	}
+	w := n.world
 	n.s.net.send(n.id, to, func() {
-		var dst *node
-		if to != centralID {
-			dst = n.s.nodes[to]
+		if to == centralID {
+			serve(nil, answer)
+			return
 		}
-		serve(dst, answer)
+		switch dst := n.s.nodes[to]; {
+		case dst.world == w:
+			serve(dst, answer)
+		case w != n.s.world && n.life == life:
+			n.outdated()
+		}
 	})
 	n.after(timeout, func() {
 		if waiting {

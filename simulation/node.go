@@ -23,10 +23,11 @@ type node struct {
 	paused   bool
 	asleep   bool
 	resuming bool     // a paused machine takes its first look
-	life     int      // counts processes: what an earlier one began never comes back
+	life     int32    // counts processes: what an earlier one began never comes back
 	deferred []func() // what happened to a paused machine
 
 	raftState
+	world    *world // of its incarnation
 	bootLast uint64 // last entry of the log when this process began: later ones are live
 
 	runner  forgeyard.RunnerID
@@ -37,7 +38,11 @@ type node struct {
 	looks   int // generation of the agent's alarm
 	soon    bool
 	waiters []waiter
-	renewed bool // a heartbeat is asked for out of turn
+	beats   int    // counts heartbeats
+	renewed bool   // a heartbeat is asked for out of turn, while one is under way
+	hurry   func() // asks for it, while none is
+	facts   job.Capabilities
+	formats site.FormatRange // of the log, that its program reads; zero: the first one
 
 	witness reckon.Memory
 
@@ -65,19 +70,10 @@ func (n *node) run(f func()) {
 
 // after lets f happen when d has passed on this node's clock, in this life.
 func (n *node) after(d time.Duration, f func()) {
-	life := n.life
-	n.s.after(n.clk.span(d), func() {
-		if n.up && n.life == life {
-			n.run(func() {
-				if n.life == life {
-					f()
-				}
-			})
-		}
-	})
+	n.s.events.push(event{at: n.s.now + n.clk.span(d), n: n, life: n.life, f: f})
 }
 
-func (n *node) state() *site.State { return n.s.world.states[n.applied] }
+func (n *node) state() *site.State { return n.world.states[n.applied] }
 
 // boot brings up a site that was formed before.
 func (s *sim) boot() {
@@ -86,16 +82,20 @@ func (s *sim) boot() {
 		name := fmt.Sprintf("n%d", i+1)
 		ppm := s.rng.Int64N(9_600) - 4_800 // two clocks differ by less than the 10,000 that the site allows
 		c := &nodeClock{s: s, ppm: ppm, name: name, trusted: true}
-		n := &node{s: s, id: i, name: name, clk: c, hosted: map[forgeyard.DeviceID]*hosted{}, raftState: raftState{term: 1, voted: -1, leads: -1}}
+		n := &node{s: s, world: s.world, id: i, name: name, clk: c, hosted: map[forgeyard.DeviceID]*hosted{}, raftState: raftState{term: 1, voted: -1, leads: -1}}
 		n.objects.of = map[forgeyard.Digest]*object{}
 		g.member[i], g.voter[i] = true, i < s.sc.Voters
 		n.groups = []groupAt{{0, g}}
+		n.facts = n.caps()
+		if !s.sc.Old[i] {
+			n.upgrade()
+		}
 		s.nodes = append(s.nodes, n)
 	}
 	for _, b := range s.founding() {
 		raw := site.Command{ID: forgeyard.MessageID(s.newID("found")), At: forgeyard.WallOf(epoch), By: "founder", Body: b}.Encode()
 		for _, n := range s.nodes {
-			n.log = append(n.log, entry{term: 1, data: raw})
+			n.log = append(n.log, entry{term: 1, cmds: [][]byte{raw}})
 			n.synced = n.lastIndex()
 		}
 	}
@@ -154,7 +154,7 @@ func (n *node) start(power bool) {
 	}
 	n.recall()
 	n.role, n.leads, n.commit, n.applied, n.votes = follower, -1, 0, 0, 0
-	n.pending, n.waiters, n.lead, n.soon = nil, nil, nil, false
+	n.pending, n.queue, n.waiters, n.lead, n.soon, n.hurry, n.renewed = nil, nil, nil, nil, false, nil, false
 	if !n.s.faults.orphans {
 		n.execs = nil
 	}
@@ -213,7 +213,7 @@ func (n *node) crash() {
 	if n.lead != nil {
 		n.lead = nil
 	}
-	n.pending, n.waiters, n.deferred = nil, nil, nil
+	n.pending, n.queue, n.waiters, n.deferred = nil, nil, nil, nil
 	n.role = follower
 }
 
@@ -286,7 +286,7 @@ func (n *node) nudge() {
 
 // step is the agent's loop: decide, obey, set the alarm.
 func (n *node) step() {
-	in := agent.Input{State: n.state(), Me: n.runner, Session: n.session, Caps: n.caps()}
+	in := agent.Input{State: n.state(), Me: n.runner, Session: n.session, Caps: n.facts}
 	now := n.clk.Now()
 	effects, wake := agent.Step(now, in, n.book)
 	for _, e := range effects {

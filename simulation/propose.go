@@ -19,10 +19,14 @@ const (
 // propose gets a command into the log from any node, with one request id through
 // every retry. done is told the reply, or that the outcome could not be learnt.
 func (n *node) propose(by string, b site.Body, total time.Duration, done func(r site.Reply, known bool)) {
-	raw := site.Command{ID: forgeyard.MessageID(n.s.newID("r")), At: n.clk.wall(), By: by, Body: b}.Encode()
 	if done == nil {
 		done = func(site.Reply, bool) {}
 	}
+	if err := n.mayWrite(b); err != nil {
+		done(site.Reply{Kind: forgeyard.KindOf(err), Error: err.Error()}, true)
+		return
+	}
+	raw := site.Command{ID: forgeyard.MessageID(n.s.newID("r")), At: n.clk.wall(), By: by, Body: b}.Encode()
 	p := &proposal{n: n, raw: raw, until: n.clk.Now().Add(total), wait: retryFirst, done: done}
 	p.try()
 }
@@ -37,34 +41,38 @@ type proposal struct {
 
 func (p *proposal) try() {
 	n := p.n
+	to := n.leads
+	if n.outside() {
+		to = n.s.rng.IntN(len(n.s.nodes))
+	}
 	switch {
 	case n.lead != nil:
 		n.here(p.raw, p.outcome)
-	case n.leads >= 0 && n.leads != n.id:
-		n.call(n.leads, forwardFor, func(dst *node, answer func(any)) {
+	case to >= 0 && to != n.id:
+		n.call(to, forwardFor, func(dst *node, answer func(any)) {
 			if dst.lead == nil {
-				answer(uint64(0))
+				answer(place{})
 				return
 			}
-			dst.here(p.raw, func(index uint64) { answer(index) })
+			dst.here(p.raw, func(at place) { answer(at) })
 		}, func(v any, ok bool) {
 			if !ok {
-				v = uint64(0)
+				v = place{}
 			}
-			p.outcome(v.(uint64))
+			p.outcome(v.(place))
 		}, nil)
 	default:
 		p.again()
 	}
 }
 
-func (p *proposal) outcome(index uint64) {
-	if index == 0 {
+func (p *proposal) outcome(at place) {
+	if at.index == 0 {
 		p.again()
 		return
 	}
-	reply := p.n.s.world.replies[index]
-	p.n.waitApplied(index, readBack, func() { p.done(reply, true) })
+	reply := p.n.world.replies[at.index][at.pos]
+	p.n.waitApplied(at.index, readBack, func() { p.done(reply, true) })
 }
 
 func (p *proposal) again() {

@@ -20,11 +20,11 @@ const (
 	leader
 )
 
-// entry is one entry of the log; without data it is the empty entry of a new leader, or
-// a change of the group.
+// entry is one entry of the log: commands that are applied one after the other, or a
+// change of the group; without either it is the empty entry of a new leader.
 type entry struct {
 	term  uint64
-	data  []byte
+	cmds  [][]byte
 	group *group
 }
 
@@ -80,12 +80,26 @@ type raftState struct {
 	noop    uint64    // index of our own empty entry
 	groups  []groupAt // those in the log, the first one of before it
 	pending []pendingEntry
+	queue   []queued // proposals that wait for an entry to share
 }
 
-// pendingEntry is a proposal on its way; done gets the index, or zero: unknown.
+// place is where a command stands: the entry, and which of its commands it is. An index of
+// zero is nowhere that is known.
+type place struct {
+	index uint64
+	pos   int
+}
+
+// pendingEntry is a proposal on its way; done gets its place, or that it is unknown.
 type pendingEntry struct {
-	index, term uint64
-	done        func(index uint64)
+	place
+	term uint64
+	done func(place)
+}
+
+type queued struct {
+	data []byte
+	done func(place)
 }
 
 func (n *node) lastIndex() uint64 { return uint64(len(n.log)) }
@@ -172,8 +186,13 @@ func (n *node) toFollower(term uint64, leads int) {
 
 func (n *node) deposed() {
 	n.role = follower
+	waiting := n.queue
+	n.queue = nil
 	for _, p := range n.takePending(func(pendingEntry) bool { return true }) {
-		p.done(0)
+		p.done(place{})
+	}
+	for _, q := range waiting {
+		q.done(place{})
 	}
 	if n.lead != nil {
 		n.s.trace("%s leads no more", n.name)
@@ -219,7 +238,7 @@ func (n *node) canvass(term uint64, trial bool) {
 	}
 	for id := range n.s.nodes {
 		if id != n.id && g.voter[id] {
-			n.s.net.send(n.id, id, func() { n.s.nodes[id].askedForVote(n.id, term, last, lastTerm, trial) })
+			n.tell(id, func(to *node) { to.askedForVote(n.id, term, last, lastTerm, trial) })
 		}
 	}
 }
@@ -241,7 +260,7 @@ func (n *node) askedForVote(from int, term, last, lastTerm uint64, trial bool) {
 		}
 	}
 	mineNow := n.term
-	n.s.net.send(n.id, from, func() { n.s.nodes[from].gotVote(n.id, mineNow, term, grant, trial) })
+	n.tell(from, func(to *node) { to.gotVote(n.id, mineNow, term, grant, trial) })
 }
 
 func (n *node) gotVote(from int, theirs, asked uint64, grant, trial bool) {
@@ -304,13 +323,13 @@ func (n *node) sendEntries(to int) {
 	if n.disk.unreadable > 0 {
 		entries = nil
 	}
-	n.s.net.send(n.id, to, func() { n.s.nodes[to].gotEntries(n.id, term, prev, prevTerm, entries, commit) })
+	n.tell(to, func(to *node) { to.gotEntries(n.id, term, prev, prevTerm, entries, commit) })
 }
 
 func (n *node) gotEntries(from int, term, prev, prevTerm uint64, entries []entry, commit uint64) {
 	answer := func(ok bool, match uint64) {
 		mine := n.term
-		n.s.net.send(n.id, from, func() { n.s.nodes[from].gotAnswer(n.id, mine, term, ok, match) })
+		n.tell(from, func(to *node) { to.gotAnswer(n.id, mine, term, ok, match) })
 	}
 	if term < n.term {
 		answer(false, 0)
@@ -406,6 +425,7 @@ func (n *node) commitTo(i uint64) {
 	}
 	n.commit = i
 	n.s.committed(n, i)
+	n.flush()
 	lag := time.Duration(n.s.rng.IntN(3)) * time.Millisecond
 	if n.role != leader {
 		lag += time.Duration(n.s.rng.IntN(30)) * time.Millisecond
@@ -418,20 +438,25 @@ func (n *node) commitTo(i uint64) {
 
 // applyTo is the node's own copy of the state reaching an index.
 func (n *node) applyTo(i uint64) {
+	i, halts := n.readable(i)
 	if i <= n.applied {
 		return
 	}
 	before := n.state()
 	n.applied = i
 	now := n.state()
-	if now.Uplink.Marked != before.Uplink.Marked && now.Uplink.Marked > n.bootLast && n.witness.Saw(now.Uplink, n.reading()) {
+	if halts {
+		n.halt()
+		return
+	}
+	if now.Uplink.Marked != before.Uplink.Marked && now.Uplink.Marked > n.world.index(n.bootLast) && n.witness.Saw(now.Uplink, n.reading()) {
 		n.keepSighting()
 	}
 	for _, p := range n.takePending(func(p pendingEntry) bool { return p.index <= i }) {
 		if n.termAt(p.index) == p.term {
-			p.done(p.index)
+			p.done(p.place)
 		} else {
-			p.done(0)
+			p.done(place{})
 		}
 	}
 	if n.role == leader && n.lead == nil && n.noop <= i {
@@ -445,13 +470,42 @@ func (n *node) applyTo(i uint64) {
 }
 
 // here proposes on this node, which must lead.
-func (n *node) here(data []byte, done func(index uint64)) {
-	if !n.propel(entry{term: n.term, data: data}) {
-		done(0)
-		return
+func (n *node) here(data []byte, done func(place)) {
+	n.queue = append(n.queue, queued{data, done})
+	n.flush()
+}
+
+// mostInEntry bounds the commands of one entry, as package consensus does.
+const mostInEntry = 256
+
+// flush sends what waits. Where the log's format allows it, commands that wait while
+// entries are under way share the next one (decision 0013 of the project).
+func (n *node) flush() {
+	for n.role == leader && len(n.queue) > 0 {
+		share := 1
+		if n.state().Allows(site.FormatBatches) {
+			if n.lastIndex()-n.commit >= n.s.underWay {
+				return
+			}
+			share = min(len(n.queue), mostInEntry)
+		}
+		batch := n.queue[:share]
+		n.queue = n.queue[share:]
+		e := entry{term: n.term}
+		for _, q := range batch {
+			e.cmds = append(e.cmds, q.data)
+		}
+		if !n.propel(e) {
+			for _, q := range batch {
+				q.done(place{})
+			}
+			return
+		}
+		for pos, q := range batch {
+			n.pending = append(n.pending, pendingEntry{place{n.lastIndex(), pos}, n.term, q.done})
+		}
+		n.advance() // one voter is a majority of one
 	}
-	n.pending = append(n.pending, pendingEntry{n.lastIndex(), n.term, done})
-	n.advance() // one voter is a majority of one
 }
 
 // reshape changes the group, if the last change is committed and this leadership's own
@@ -511,37 +565,84 @@ func (n *node) confirm(done func(ok bool)) {
 	}
 }
 
-// world is the one committed sequence, which no node sees as a whole.
+// tell sends a message of the log. Nodes of two incarnations do not hear each other.
+func (n *node) tell(to int, f func(to *node)) {
+	w := n.world
+	n.s.net.send(n.id, to, func() {
+		if dst := n.s.nodes[to]; dst.world == w {
+			f(dst)
+		}
+	})
+}
+
+// world is the one committed sequence, which no node sees as a whole. A forced recovery
+// begins another; whoever is still in the first is not heard there.
 type world struct {
 	entries []entry
-	states  []*site.State // after each index; states[0] is the empty one
-	replies []site.Reply
+	states  []*site.State  // after each index; states[0] is the empty one
+	replies [][]site.Reply // of each command
+	needs   []site.Format  // that a program must read to apply the entry
+	at      []uint64       // index of each for the site; it leaps where an incarnation begins
+	lift    uint64         // of the next one above its place in the log
+}
+
+func newWorld() *world {
+	return &world{states: []*site.State{{}}, replies: [][]site.Reply{nil}, needs: []site.Format{site.FormatOldest}, at: []uint64{0}}
+}
+
+// index is what the site calls the entry at a place of the log.
+func (w *world) index(place uint64) uint64 {
+	if place < uint64(len(w.at)) {
+		return w.at[place]
+	}
+	return place + w.lift
+}
+
+// upto is a world of its own that begins with the first entries of this one.
+func (w *world) upto(n int) *world {
+	return &world{
+		entries: slices.Clone(w.entries[:n]), states: slices.Clone(w.states[:n+1]), replies: slices.Clone(w.replies[:n+1]), needs: slices.Clone(w.needs[:n+1]),
+		at: slices.Clone(w.at[:n+1]), lift: w.lift,
+	}
 }
 
 // committed takes in what a node learnt to be committed. The first to learn makes
 // it true for all; everybody later must have the same.
 func (s *sim) committed(n *node, upto uint64) {
-	w := &s.world
-	for i := uint64(len(w.entries)) + 1; i <= upto; i++ {
-		s.applyOne(n.log[i-1])
+	w := n.world
+	for i := uint64(len(w.entries)) + 1; i <= upto && w == s.world; i++ {
+		s.take(n.log[i-1], s.observe)
 	}
 	if w.entries[upto-1].term != n.termAt(upto) {
 		s.fail("nothing-lost", "%s has term %d at index %d, term %d was committed there", n.name, n.termAt(upto), upto, w.entries[upto-1].term)
 	}
 }
 
-func (s *sim) applyOne(e entry) {
-	w := &s.world
-	before := w.states[len(w.states)-1]
-	index := uint64(len(w.entries)) + 1
-	next, reply := before, site.Reply{}
-	if e.data != nil {
-		next, reply = s.faults.apply(before, index, e.term, e.data)
+// watcher sees one command and says which format it belongs to.
+type watcher func(index uint64, before *site.State, data []byte, reply site.Reply, after *site.State) site.Format
+
+// take applies one entry to the newest state.
+func (s *sim) take(e entry, watch watcher) {
+	w := s.world
+	next := s.head()
+	index := uint64(len(w.entries)) + 1 + w.lift
+	needs := site.FormatOldest
+	if len(e.cmds) > 1 {
+		needs = site.FormatBatches
+	}
+	var replies []site.Reply
+	for _, data := range e.cmds {
+		before := next
+		after, reply := s.faults.apply(before, index, e.term, data)
+		if !s.faults.skipsRest || len(replies) == 0 || replies[len(replies)-1].Err() == nil {
+			next = after
+		}
+		replies = append(replies, reply)
+		needs = max(needs, watch(index, before, data, reply, next))
 	}
 	w.entries = append(w.entries, e)
 	w.states = append(w.states, next)
-	w.replies = append(w.replies, reply)
-	if e.data != nil {
-		s.observe(index, before, e.data, reply, next)
-	}
+	w.replies = append(w.replies, replies)
+	w.needs = append(w.needs, needs)
+	w.at = append(w.at, index)
 }

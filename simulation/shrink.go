@@ -18,6 +18,7 @@ func Shrink(r Result) (Result, int) { return shrink(r, honest) }
 
 // shrink makes the hooks anew for each run: some remember.
 func shrink(best Result, faults func() hooks) (Result, int) {
+	best = loud(best, faults)
 	tried := 0
 	for better := true; better && tried < shrinkRuns; {
 		better = false
@@ -35,6 +36,14 @@ func shrink(best Result, faults func() hooks) (Result, int) {
 	return best, tried
 }
 
+// loud plays a quiet run again, for its lines.
+func loud(r Result, faults func() hooks) Result {
+	if r.Lines > 0 {
+		return r
+	}
+	return play(r.Scenario, Options{}, faults())
+}
+
 // less says that a run is plainer than another: a shorter trace, or the same with less
 // to read in its scenario.
 func less(a, b Result) bool {
@@ -47,6 +56,7 @@ func less(a, b Result) bool {
 // Report is what a person needs of a broken run: the invariant, the seed, the shortest
 // trace that was found, and its scenario as a file for testdata.
 func Report(r Result) string {
+	r = loud(r, honest)
 	short, tried := Shrink(r)
 	var b strings.Builder
 	play(short.Scenario, Options{Trace: &b}, honest())

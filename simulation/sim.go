@@ -54,6 +54,9 @@ type Result struct {
 // Options say what a run prints.
 type Options struct {
 	Trace io.Writer // every line of the trace; nil: only the tail is kept
+	// Quiet is for runs of which only the outcome is read: no line is made, so there is no
+	// digest either, unless the scenario expects something of the trace.
+	Quiet bool
 }
 
 // Run plays the site of a seed.
@@ -85,11 +88,13 @@ type sim struct {
 	nodes  []*node
 	net    *network
 	up     *central
-	world  world
+	world  *world // of the newest incarnation
 	faults hooks
 	client client
-	work   map[string]*plan // by the title of the spec
-	store  map[forgeyard.Digest]saved
+
+	underWay uint64           // entries beyond which a leader lets commands share the next
+	work     map[string]*plan // by the title of the spec
+	store    map[forgeyard.Digest]saved
 
 	checks    []checker
 	broken    *Violation
@@ -97,6 +102,7 @@ type sim struct {
 	elections int
 	collected int
 
+	quiet bool
 	out   io.Writer
 	hash  *blake3.Hasher
 	line  []byte
@@ -107,14 +113,14 @@ type sim struct {
 
 func newSim(sc scenario.Scenario, o Options, f hooks) *sim {
 	s := &sim{
-		sc: sc, config: configOf(sc), terms: termsOf(sc), rng: rand.New(rand.NewPCG(sc.Seed, 0x73696d)), faults: f, out: o.Trace, hash: blake3.New(),
+		sc: sc, config: configOf(sc), terms: termsOf(sc), rng: rand.New(rand.NewPCG(sc.Seed, 0x73696d)), faults: f, quiet: o.Quiet && len(sc.Expect) == 0, out: o.Trace, hash: blake3.New(),
 		work: map[string]*plan{}, store: map[forgeyard.Digest]saved{}, found: map[string]bool{},
 	}
 	if f.config != nil {
 		f.config(&s.config)
 	}
-	s.world.states = []*site.State{{}}
-	s.world.replies = []site.Reply{{}}
+	s.world = newWorld()
+	s.underWay = []uint64{1, 2, 8}[s.rng.IntN(3)]
 	s.net = &network{s: s}
 	s.checks = checkers()
 	s.up = newCentral(s)
@@ -124,65 +130,98 @@ func newSim(sc scenario.Scenario, o Options, f hooks) *sim {
 
 // event is something that happens at a true time; equal times keep their order.
 type event struct {
-	at  int64
-	seq int
-	f   func()
+	at   int64
+	seq  uint32
+	life int32 // of the node that it belongs to; arrives: of none
+	n    *node // nil: of no node
+	f    func()
+}
+
+// arrives marks an event as a message: it finds whatever process is there then.
+const arrives = -1
+
+func (e *event) before(o *event) bool { return e.at < o.at || (e.at == o.at && e.seq < o.seq) }
+
+// fire lets the event happen, where it still can: what an earlier process began does not.
+func (e *event) fire() {
+	n := e.n
+	switch {
+	case n == nil:
+		e.f()
+	case e.life == arrives:
+		if n.up && !n.asleep {
+			n.run(e.f)
+		}
+	case n.up && n.life == e.life && n.paused:
+		f, life := e.f, e.life
+		n.run(func() {
+			if n.life == life {
+				f()
+			}
+		})
+	case n.up && n.life == e.life:
+		e.f()
+	}
 }
 
 // queue is a heap of events.
 type queue struct {
 	heap []event
-	seq  int
+	seq  uint32
 }
 
-func (q *queue) less(i, k int) bool {
-	a, b := &q.heap[i], &q.heap[k]
-	return a.at < b.at || (a.at == b.at && a.seq < b.seq)
-}
-
-func (q *queue) push(at int64, f func()) {
+func (q *queue) push(e event) {
 	q.seq++
-	q.heap = append(q.heap, event{at, q.seq, f})
-	for i := len(q.heap) - 1; i > 0; {
+	e.seq = q.seq
+	q.heap = append(q.heap, e)
+	i := len(q.heap) - 1
+	for i > 0 {
 		up := (i - 1) / 2
-		if !q.less(i, up) {
+		if !e.before(&q.heap[up]) {
 			break
 		}
-		q.heap[i], q.heap[up] = q.heap[up], q.heap[i]
+		q.heap[i] = q.heap[up]
 		i = up
 	}
+	q.heap[i] = e
 }
 
 func (q *queue) pop() event {
 	top := q.heap[0]
 	last := len(q.heap) - 1
-	q.heap[0] = q.heap[last]
+	e := q.heap[last]
 	q.heap[last] = event{}
 	q.heap = q.heap[:last]
-	for i := 0; ; {
-		least := i
-		for c := 2*i + 1; c <= 2*i+2 && c < last; c++ {
-			if q.less(c, least) {
-				least = c
-			}
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= last {
+			break
 		}
-		if least == i {
-			return top
+		if c+1 < last && q.heap[c+1].before(&q.heap[c]) {
+			c++
 		}
-		q.heap[i], q.heap[least] = q.heap[least], q.heap[i]
-		i = least
+		if !q.heap[c].before(&e) {
+			break
+		}
+		q.heap[i] = q.heap[c]
+		i = c
 	}
+	if last > 0 {
+		q.heap[i] = e
+	}
+	return top
 }
 
 // after lets f happen d nanoseconds of true time later.
-func (s *sim) after(d int64, f func()) { s.events.push(s.now+max(0, d), f) }
+func (s *sim) after(d int64, f func()) { s.events.push(event{at: s.now + max(0, d), f: f}) }
 
 // runUntil lets time pass until the given instant, or until done says so.
 func (s *sim) runUntil(end int64, done func() bool) {
 	for s.broken == nil && len(s.events.heap) > 0 && s.events.heap[0].at <= end {
 		e := s.events.pop()
 		s.now = e.at
-		e.f()
+		e.fire()
 		if s.count++; s.count > maxEvents {
 			s.fail("progress", "%d events and no end", s.count)
 		}
@@ -213,6 +252,9 @@ func (s *sim) newID(kind string) string {
 
 // trace writes one line, one state change.
 func (s *sim) trace(format string, args ...any) {
+	if s.quiet {
+		return
+	}
 	at := s.now / 1e6
 	s.line = fmt.Appendf(s.line[:0], "%6d.%03ds  ", at/1000, at%1000)
 	s.line = append(fmt.Appendf(s.line, format, args...), '\n')
@@ -277,6 +319,9 @@ func (s *sim) heal() {
 	for _, n := range s.nodes {
 		n.disk = disk{}
 		n.resume()
+		if n.upgrade() && n.up {
+			n.crash()
+		}
 		if !n.up && !n.gone {
 			n.start(false)
 		}
@@ -285,8 +330,9 @@ func (s *sim) heal() {
 }
 
 // healWithin is how long the site may take to come to rest: what is longest is the
-// silence of an offline-authorised holder that the heal itself made unreachable.
-const healWithin = 20 * time.Minute
+// silence of an offline-authorised holder that the heal itself made unreachable, once for
+// each interruption that its budget allows.
+const healWithin = 30 * time.Minute
 
 // progress is the liveness half.
 func (s *sim) progress() {

@@ -42,6 +42,10 @@ func TestStoriesCatch(t *testing.T) {
 		"power-loss-of-all.txt":          "an entry is acknowledged before it is on disk",
 		"e06-agent-restarts.txt":         "a workload outlives its agent",
 		"within-allowance-elections.txt": "a new leader counts the silence from zero",
+		"e31-recovered-by-force.txt":     "a recovered site takes a new session for the end of the last lease",
+		"revoked-protected.txt":          "a revocation frees protected work at once",
+		"hard-end.txt":                   "a contact renews a hard end",
+		"upgraded-one-by-one.txt":        "a program goes on that the log's format has left behind",
 	} {
 		t.Run(file, func(t *testing.T) {
 			sc, err := scenario.Parse(file, files[file])

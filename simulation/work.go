@@ -310,7 +310,19 @@ func (x *execution) kill(why string) {
 	if x.n.s.faults.slowKill {
 		most *= 8
 	}
-	x.n.after(x.n.s.within(0, most), x.die)
+	if x.n.s.faults.tellsEarly {
+		x.tellStopped()
+	}
+	x.n.after(x.n.s.within(0, most), func() {
+		x.die()
+		x.tellStopped()
+	})
+}
+
+// tellStopped says that the tree is dead: for an execution that is unknown this ends the
+// doubt.
+func (x *execution) tellStopped() {
+	x.n.propose(x.n.name, site.Stopped{Authority: x.authority}, time.Minute, nil)
 }
 
 func (x *execution) die() {

@@ -27,7 +27,7 @@ func main() {
 	from := flag.Uint64("from", 1, "the first seed of many")
 	long := flag.Duration("for", 0, "play sites for so long, say 8h")
 	flag.Parse()
-	debug.SetGCPercent(400) // sites are small and die soon: memory is cheaper than time
+	debug.SetGCPercent(800) // sites are small and die soon: memory is cheaper than time
 	var ok bool
 	var err error
 	switch {

@@ -15,6 +15,9 @@ type Taste struct {
 	Late     bool          // answers to renewals always come through, however late
 	Delegate bool          // every job is delegated
 	Devices  bool          // every job uses the one device of n1
+	Recover  bool          // all voters but one are lost for good, and the site is recovered from that
+	Mixed    bool          // some nodes run the program before
+	Persons  bool          // people do what they do, although the damages are named
 	Longest  time.Duration // of a damage; 0: as drawn
 	Length   time.Duration // of the safety half; 0: as drawn
 	Adjust   func(*Job)    // of each job
@@ -47,6 +50,7 @@ type drawer struct {
 	power   bool // machines lose power, and not only their process
 	bad     int  // the one node whose wall clock may be wrong; 0: none
 	gone    int  // the one node that a person removes; 0: none
+	left    int  // the one node from which the site is recovered by force; 0: none
 }
 
 func (d *drawer) pick(ds ...time.Duration) time.Duration { return ds[d.r.IntN(len(ds))] }
@@ -80,12 +84,26 @@ func (d *drawer) shape() {
 	for i := range s.Nodes {
 		s.Devices[i] = []int{0, 0, 1, 2}[d.r.IntN(4)]
 	}
+	if mixed := d.chance(400); mixed || d.t.Mixed {
+		for i := range s.Nodes {
+			s.Old[i] = d.chance(500)
+		}
+	}
 	s.Slow = []int{0, 20, 200}[d.r.IntN(3)]
 	s.Late = d.chance(500) || d.t.Late
 	d.power = d.chance(330)
 	d.bad = d.r.IntN(s.Nodes + 1)
 	if s.Nodes > 3 && d.chance(300) {
 		d.gone = 1 + d.r.IntN(s.Nodes)
+	}
+	if d.t.Recover { // some only run jobs, and outlive the voters
+		s.Nodes, s.Voters = MaxNodes, 3
+	}
+	if lost := d.chance(60); d.t.Recover || (lost && len(d.t.Kinds) == 0) {
+		d.left, d.gone = 1+d.r.IntN(s.Nodes), 0
+		one := [MaxNodes]int{} // what stands elsewhere may be lost with its host
+		one[d.left-1] = s.Devices[d.left-1]
+		s.Devices = one
 	}
 	if d.t.Calm > 0 {
 		d.calm = d.t.Calm
@@ -116,9 +134,12 @@ func (d *drawer) policy(grace, offline []time.Duration) Policy {
 
 func (d *drawer) job(name string) {
 	s := &d.s
-	j := Job{Name: name, At: d.within(0, s.Length*2/3), Work: d.within(2*time.Second, 40*time.Second), Fails: d.chance(100), Delegated: d.chance(500) || d.t.Delegate}
+	j := Job{Name: name, At: d.within(0, s.Length*2/3), Work: d.within(2*time.Second, 40*time.Second), Fails: d.chance(100), Delegated: (d.chance(500) || d.t.Delegate) && d.left == 0}
 	if j.Delegated {
 		j.Grant = d.policy([]time.Duration{0, s.Allowed / 4, s.Allowed / 2, s.Allowed}, []time.Duration{s.Silent, s.Allowed / 2, s.Allowed, 2 * s.Allowed})
+		if d.chance(250) {
+			j.Ends = d.within(j.Work, 4*j.Work+30*time.Second)
+		}
 	}
 	j.CPU = []int64{500, 1000, 2000}[d.r.IntN(3)]
 	j.Policy = d.policy([]time.Duration{time.Second, 5 * time.Second, 20 * time.Second}, []time.Duration{10 * time.Second, 40 * time.Second, 90 * time.Second})
@@ -155,7 +176,15 @@ func (d *drawer) job(name string) {
 // people draws what clients, administrators and the daemon's users do.
 func (d *drawer) people() {
 	end := d.s.Length
-	if len(d.t.Kinds) > 0 {
+	if d.left > 0 {
+		x := Damage{Kind: "recover", At: d.within(end/6, end), Node: d.left, For: d.within(200*time.Millisecond, 10*time.Second)}
+		if d.chance(600) { // it knows less than the others did
+			before := d.within(time.Second, end/6)
+			d.s.Damage = append(d.s.Damage, Damage{Kind: "cut", At: x.At - before, Node: d.left, For: before + time.Second})
+		}
+		d.s.Damage = append(d.s.Damage, x)
+	}
+	if len(d.t.Kinds) > 0 && !d.t.Persons {
 		return
 	}
 	add := func(perMille int, x Damage, job bool) {
@@ -167,6 +196,13 @@ func (d *drawer) people() {
 	add(700, Damage{Kind: "cancel", Job: d.jobOf(false), Word: d.maybe(300, "force")}, true)
 	add(400, Damage{Kind: "take-back", Job: d.jobOf(true)}, true)
 	add(500, Damage{Kind: "raise", Job: d.jobOf(true)}, true)
+	add(400, Damage{Kind: "revoke", Job: d.jobOf(d.chance(300)), Word: d.maybe(300, "security")}, true)
+	add(150, Damage{Kind: "disable", Node: d.node()}, false)
+	for i, old := range d.s.Old {
+		if old {
+			add(800, Damage{Kind: "upgrade", Node: i + 1, For: d.within(200*time.Millisecond, 10*time.Second)}, false)
+		}
+	}
 	add(300, Damage{Kind: "drain", Node: d.node(), Word: d.maybe(500, "cancel")}, false)
 	if d.gone > 0 {
 		add(1000, Damage{Kind: "remove", Node: d.gone}, false)
@@ -283,6 +319,11 @@ func (d *drawer) shapeOf(x *Damage, jump Damage) bool {
 	case "raise", "take-back":
 		x.Node, x.For, x.Job = 0, 0, d.jobOf(true)
 		return x.Job != ""
+	case "revoke":
+		x.Node, x.For, x.Job = 0, 0, d.jobOf(d.chance(300))
+		return x.Job != ""
+	case "upgrade":
+		return x.Node > 0 && s.Old[x.Node-1]
 	case "daemon":
 		x.Node, x.Word = 0, []string{"restart", "slow", "forgets-unconfirmed"}[d.r.IntN(3)]
 		if x.Word == "slow" {

@@ -19,6 +19,11 @@ func (s Scenario) Format() string {
 			fmt.Fprintf(&b, "devices n%d %d\n", i+1, n)
 		}
 	}
+	for i, old := range s.Old {
+		if old {
+			fmt.Fprintf(&b, "old n%d\n", i+1)
+		}
+	}
 	if s.Slow > 0 {
 		fmt.Fprintf(&b, "apply slow %d\n", s.Slow)
 	}
@@ -42,6 +47,9 @@ func (j Job) String() string {
 	fmt.Fprintf(&b, "job %s at %s", j.Name, j.At)
 	if j.Delegated {
 		fmt.Fprintf(&b, " delegated %s %s", j.Grant.Name, j.Grant.For)
+		if j.Ends > 0 {
+			fmt.Fprintf(&b, " ends %s", j.Ends)
+		}
 	}
 	fmt.Fprintf(&b, " work %s policy %s %s cpu %d budget %d stop %s", j.Work, j.Policy.Name, j.Policy.For, j.CPU, j.Budget, j.Stop)
 	if j.Every > 0 {

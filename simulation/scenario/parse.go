@@ -46,7 +46,7 @@ func (p *parser) line(l string) error {
 	}
 	word := p.take()
 	switch word {
-	case "devices", "job", "at", "expect":
+	case "devices", "old", "job", "at", "expect":
 	default:
 		if slices.Contains(p.seen, word) {
 			return fmt.Errorf("a second line of %q", word)
@@ -87,6 +87,16 @@ func (p *parser) fact(word string) error {
 		}
 		s.Devices[n-1] = count
 		return nil
+	case "old":
+		var n int
+		if err := p.node(&n); err != nil {
+			return err
+		}
+		if n < 1 {
+			return fmt.Errorf("one node is old, n1 to n%d", MaxNodes)
+		}
+		s.Old[n-1] = true
+		return nil
 	case "apply":
 		return first(p.the("slow"), p.number(&s.Slow, 1, 1000))
 	case "renewals":
@@ -99,7 +109,7 @@ func (p *parser) fact(word string) error {
 	case "expect":
 		return p.expect()
 	}
-	return fmt.Errorf("%q begins no line; allowed: seed, length, nodes, lease, uplink, devices, apply, renewals, job, at, expect", word)
+	return fmt.Errorf("%q begins no line; allowed: seed, length, nodes, lease, uplink, devices, old, apply, renewals, job, at, expect", word)
 }
 
 func (p *parser) job() error {
@@ -117,6 +127,12 @@ func (p *parser) job() error {
 		p.take()
 		if err := p.policy(&j.Grant); err != nil {
 			return err
+		}
+		if p.peek() == "ends" {
+			p.take()
+			if err := p.span(&j.Ends, MaxLength); err != nil {
+				return err
+			}
 		}
 	}
 	var cpu int
@@ -318,6 +334,9 @@ func (s *Scenario) check(seen []string) error {
 	for i, n := range s.Devices {
 		if n > 0 && i >= s.Nodes {
 			return fmt.Errorf("devices of n%d, and there are %d nodes", i+1, s.Nodes)
+		}
+		if s.Old[i] && i >= s.Nodes {
+			return fmt.Errorf("n%d is old, and there are %d nodes", i+1, s.Nodes)
 		}
 	}
 	for _, d := range s.Damage {

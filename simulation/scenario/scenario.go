@@ -15,6 +15,7 @@
 //	lease ttl 3s grace 5s copies 2
 //	uplink silent 2s grace 5s allowance 40s
 //	devices n1 1
+//	old n2
 //	apply slow 20
 //	renewals late
 //	job a at 3s work 12s policy grace 5s cpu 1000 budget 3 stop 1s checkpoint 3s effects
@@ -53,8 +54,9 @@ type Scenario struct {
 	UpGrace time.Duration
 	Allowed time.Duration
 	Devices [MaxNodes]int
-	Slow    int  // per mille of applies that take long
-	Late    bool // answers to renewals that came too late are still believed
+	Old     [MaxNodes]bool // runs the program of the log format before, until it is upgraded
+	Slow    int            // per mille of applies that take long
+	Late    bool           // answers to renewals that came too late are still believed
 	Jobs    []Job
 	Damage  []Damage
 	Expect  []Expect
@@ -65,7 +67,8 @@ type Job struct {
 	Name      string
 	At        time.Duration
 	Delegated bool
-	Grant     Policy // of the daemon's grant, if delegated
+	Grant     Policy        // of the daemon's grant, if delegated
+	Ends      time.Duration // after the delegation its authority has its hard end; 0: never
 	Work      time.Duration
 	Policy    Policy
 	CPU       int64 // thousandths of a core
@@ -141,7 +144,11 @@ var kinds = map[string]kind{
 	"take-back":  {job: true},                                                                        // the daemon cancels
 	"raise":      {job: true},                                                                        // the daemon gives anew, under a higher term
 	"cancel":     {job: true, words: []string{"force"}},                                              // a person cancels
+	"revoke":     {job: true, words: []string{"security"}},                                           // a person takes the lease
+	"disable":    {node: true},                                                                       // a runner, until the heal
+	"upgrade":    {node: true, lasts: true},                                                          // its program ends, and a newer one begins after that
 	"drain":      {node: true, words: []string{"cancel"}},                                            // until the heal
 	"remove":     {node: true},                                                                       // for good, once its leases have ended
+	"recover":    {node: true, lasts: true},                                                          // all other voters are lost for good; it goes on alone, by force, after that
 	"voters":     {words: []string{"1", "3", "5"}},                                                   // the site's setting
 }
