@@ -18,9 +18,10 @@ type weatherman struct {
 	base func(from, to int) lab.Weather
 	plan []act
 
-	stop sync.WaitGroup
-	mu   sync.Mutex
-	errs []error
+	stop  sync.WaitGroup
+	turns [nodes + 1]sync.Mutex // of each machine, held by the act that it bears alone
+	mu    sync.Mutex            // guards errs
+	errs  []error
 }
 
 // run returns when the last act is undone.
@@ -31,16 +32,31 @@ func (x *weatherman) run(ctx context.Context) error {
 			if !pause(ctx, a.At-time.Since(began)) {
 				return
 			}
-			undo, err := x.do(ctx, a)
-			x.note(a, "", err)
-			pause(ctx, a.For)
-			if undo != nil {
-				x.note(a, "over: ", undo())
-			}
+			x.bear(ctx, a)
 		})
 	}
 	x.stop.Wait()
 	return errors.Join(x.errs...)
+}
+
+// bear does an act and undoes it. The plan leaves room between acts of which a machine
+// bears one at a time, but to fill a table of files takes a busy machine longer than the
+// plan knows: the next one waits for it.
+func (x *weatherman) bear(ctx context.Context, a act) {
+	if a.alone() {
+		turn := &x.turns[a.On[0]]
+		turn.Lock()
+		defer turn.Unlock()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+	undo, err := x.do(ctx, a)
+	x.note(a, "", err)
+	pause(ctx, a.For)
+	if undo != nil {
+		x.note(a, "over: ", undo())
+	}
 }
 
 // pause waits, unless the run is over.
