@@ -10,15 +10,17 @@ import (
 )
 
 // batcher gathers proposals while entries are under way (group commit): what waits when
-// one of them ends goes into the next entry together. A proposal that finds nothing under
-// way goes alone and at once, so a lone caller pays nothing.
+// one of them ends goes into the next entry together. A proposal that finds nothing or
+// little under way goes alone and at once, so a lone caller pays nothing; beside many it
+// waits for them and goes with all that waits, since half as many entries cost half as much.
 //
-// Every proposal that was put in gets its answer, because a sender goes on until nothing
-// waits, and raft answers every sender until the instance has stopped.
+// Every proposal that was put in gets its answer, because the last sender goes on until
+// nothing waits, and raft answers every sender until the instance has stopped.
 type batcher struct {
 	mu      sync.Mutex
 	waiting []*proposal
 	senders int
+	flying  int // commands in the entries that are under way
 }
 
 type proposal struct {
@@ -42,7 +44,7 @@ func (in *instance) gather(ctx context.Context, op string, data []byte) (Result,
 		return Result{}, forgeyard.Errorf(op, forgeyard.Unavailable, "%d proposals wait already", maxWaiting)
 	}
 	b.waiting = append(b.waiting, p)
-	if b.senders < maxSenders {
+	if b.senders == 0 || b.senders < maxSenders && b.flying < manyFlying {
 		b.senders++
 		go in.sendBatches(op)
 	}
@@ -86,8 +88,8 @@ func (b *batcher) take() []*proposal {
 		}
 		n++
 	}
-	if n == 0 {
-		b.senders--
+	if n == 0 || b.senders > 1 && b.flying >= manyFlying {
+		b.senders-- // nothing waits, or another sender takes it when it is back
 		return nil
 	}
 	batch := b.waiting[:n:n]
@@ -98,7 +100,15 @@ func (b *batcher) take() []*proposal {
 	for _, p := range batch {
 		p.sent = true
 	}
+	b.flying += n
 	return batch
+}
+
+// landed says that so many commands are under way no more.
+func (b *batcher) landed(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flying -= n
 }
 
 func (in *instance) sendBatches(op string) {
@@ -114,6 +124,7 @@ func (in *instance) sendBatch(op string, batch []*proposal) {
 	}
 	// No caller's patience ends the wait of the others: raft does, or the instance.
 	r, err := in.propose(context.Background(), op, data)
+	in.batch.landed(len(batch))
 	values, _ := r.Value.([]any)
 	for i, p := range batch {
 		a := answer{Result: r, err: err}

@@ -105,11 +105,16 @@ func TestBatchesAreBounded(t *testing.T) {
 		}
 	}
 	sizes := func() (out []int) {
+		b.senders = 1
 		for p := b.take(); p != nil; p = b.take() {
 			if size := len(encodeBatch(p)); len(p) > 1 && size > maxBatchBytes {
 				t.Errorf("a batch of %d commands has %d bytes", len(p), size)
 			}
 			out = append(out, len(p))
+			b.landed(len(p))
+		}
+		if b.senders != 0 || b.flying != 0 {
+			t.Errorf("%d senders and %d commands are under way", b.senders, b.flying)
 		}
 		return out
 	}
@@ -144,6 +149,33 @@ func TestBatchesAreBounded(t *testing.T) {
 		in.batch.mu.Lock()
 		in.batch.waiting = nil
 		in.batch.mu.Unlock()
+		tn.stop()
+	})
+}
+
+// A few callers do not wait for each other; beside many, one sender takes all that waits.
+func TestManyGoTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, newWire(time.Second), batching)
+		tn.start()
+		leader := tn.nodes[0]
+		before := leader.g.Stats().LastIndex
+		release := held(t, leader, names("c", 40)...)
+		if entries := leader.g.Stats().LastIndex - before; entries != 2 {
+			t.Errorf("%d entries are under way", entries)
+		}
+		release()
+		if e, c := leader.g.Batches(); c != 40 || e != 3 {
+			t.Errorf("%d commands in %d entries", c, e)
+		}
+		in, err := leader.g.running("test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if b := &in.batch; b.senders != 0 || b.flying != 0 || len(b.waiting) != 0 {
+			t.Errorf("afterwards: %d senders, %d under way, %d wait", b.senders, b.flying, len(b.waiting))
+		}
 		tn.stop()
 	})
 }

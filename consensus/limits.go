@@ -17,9 +17,13 @@ const (
 	maxBatch      = 256
 	maxBatchBytes = 64 << 10
 
-	// maxSenders is how many entries of gathered commands are under way at once: while
-	// followers write the one, this node writes the next. More would only make them smaller.
+	// maxSenders is how many entries of gathered commands are under way at once: a few
+	// callers need not wait for each other. More would only make the entries smaller.
 	maxSenders = 2
+
+	// manyFlying is how many commands under way keep others from leaving beside them. At 16
+	// callers all of them together cost a fifth less of the processor than in two halves.
+	manyFlying = 4
 
 	// maxAhead bounds the entries that a leader sends before its own disk has them: as many
 	// as go with one message.

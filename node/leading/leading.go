@@ -119,7 +119,7 @@ func (l *Leadership) Run(ctx context.Context) {
 			continue
 		}
 		// Each commit asks for a look, and with hundreds of open jobs a look costs more than
-		// the commit: what comes meanwhile waits for the next, so that looking takes a tenth
+		// the commit: what comes meanwhile waits for the next, so that looking takes a twentieth
 		// of the time.
 		select {
 		case <-ctx.Done():
@@ -134,7 +134,7 @@ func (l *Leadership) Run(ctx context.Context) {
 const longLook = 100 * time.Microsecond
 
 // restFactor is how much longer than its last look a leader rests before the next.
-const restFactor = 9
+const restFactor = 19
 
 // input is called with mu held.
 func (l *Leadership) input() controllers.Input {
