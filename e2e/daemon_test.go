@@ -215,14 +215,30 @@ func gone(ts *testscript.TestScript, _ bool, args []string) {
 	pid, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || bytes.Contains(stat, []byte(") Z ")) {
+		if !lives(pid) {
 			ts.Logf("process %d was gone after %s", pid, time.Since(began).Round(time.Millisecond))
 			return
 		}
 		if time.Since(began) > goneWithin {
 			ts.Fatalf("process %d still runs after %s", pid, goneWithin)
 		}
+	}
+}
+
+// lives says that a process runs: one that is dead and not waited for does not.
+func lives(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !bytes.Contains(stat, []byte(") Z "))
+}
+
+func processLives(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: lives PID")
+	}
+	pid, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	if lives(pid) == neg {
+		ts.Fatalf("process %d runs: %v", pid, neg)
 	}
 }
 

@@ -11,6 +11,7 @@
 //	resume NAME                  let it go on (SIGCONT)
 //	metric NAME REGEXP           a line of a daemon's metrics
 //	gone PID                     wait until a process is no more
+//	lives PID                    a process runs at this moment, or with ! does not
 //	stopd NAME                   end a daemon in order; it must exit 0
 //	fy NAME args                 a command of that node; must exit 0
 //	fc NAME args                 a command of that central daemon
@@ -118,7 +119,7 @@ func TestStories(t *testing.T) {
 			return false, fmt.Errorf("no condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "pause": pause, "resume": resume, "gone": gone, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
+			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "pause": pause, "resume": resume, "gone": gone, "lives": processLives, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
 			"json": jsonIs, "keep": keep, "wait-json": waitJSON, "expand": expandFile, "pty": openPTY, "tmpfs": mountTmpfs, "fill": fill, "log": logSays,
 			"keepline": keepLine, "forge": forge, "wait-text": waitText, "watch": watch, "said": said, "interrupt": interrupt, "ended": endedBy, "same": sameBytes,
 			"died": died, "damage": damage,
