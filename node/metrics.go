@@ -109,6 +109,14 @@ func registerLive(r *prometheus.Registry, n *Node) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "agent_stuck_trees", Help: "Process trees that were killed and do not die."}, func() float64 {
 		return float64(len(n.stuckTrees()))
 	}))
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "forgeyard", Name: "agent_pressure", Help: "1 while this node takes no work for want of it.", ConstLabels: prometheus.Labels{"of": pressureDisk},
+	}, func() float64 {
+		if n.pressure() == pressureDisk {
+			return 1
+		}
+		return 0
+	}))
 	n.batchMetrics(r)
 	n.siteMetrics(r)
 }

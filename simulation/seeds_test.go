@@ -16,7 +16,8 @@ var (
 )
 
 // TestSeeds simulates whole sites. With one seed and -v it prints the trace, which ends
-// with its digest.
+// with its digest. The daemon, the network, the executors and the stores are working doubles
+// (RA-429–432); the agents and the leaders are those of the node.
 func TestSeeds(t *testing.T) {
 	if *seedCount == 1 {
 		o := Options{}

@@ -172,6 +172,7 @@ func TestAnswersAreAClosedSet(t *testing.T) {
 }
 
 // E08: one lease starts one execution, however often it is seen (RA-164, RA-442, RA-504).
+// RA-435.
 func TestOneStart(t *testing.T) {
 	r := newRig(t)
 	r.want("")

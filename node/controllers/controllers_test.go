@@ -16,7 +16,8 @@ import (
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
-// rig is a site of two runners and its leader, and a clock that the test moves.
+// rig is a site of two runners and its leader, and a clock that the test moves. It builds
+// what they can (RA-433) and their leases, and says in one line what is due (RA-434).
 type rig struct {
 	t     *testing.T
 	s     *site.State
@@ -393,6 +394,29 @@ func TestDeviceOfASilentHost(t *testing.T) {
 	}
 	r.hello()
 	r.want("offer to n2")
+}
+
+// RA-147: what a runner's wall clock read when it sent a heartbeat is for people: a clock
+// that is years ahead or behind, or none, decides nothing.
+func TestSentDecidesNothing(t *testing.T) {
+	var all []string
+	for _, sent := range []forgeyard.Wall{0, 1, 1 << 50} {
+		r := newRig(t)
+		id := r.submit(nil)
+		a := r.held(id)
+		r.submit(nil)
+		for i, m := range r.r {
+			r.in.Mem.Hello(m, Sign{Session: forgeyard.SessionID(fmt.Sprint("S", i+1)), At: r.now, Sent: sent})
+		}
+		r.in.State = r.s
+		said := fmt.Sprintf("%+v", r.in.Mem.Renew(r.now, r.in, []Renewal{{Authority: a}}))
+		said += r.step()
+		r.after(time.Hour)
+		all = append(all, said+r.step())
+	}
+	if all[0] == "" || all[1] != all[0] || all[2] != all[0] {
+		t.Errorf("the leader decides by it:\n%s", strings.Join(all, "\n"))
+	}
 }
 
 // oldest is the open job that was submitted first.

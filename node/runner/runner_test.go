@@ -29,7 +29,9 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 )
 
-// A whole job: inputs by digest, two steps, declared outputs only, log, phases, replicas.
+// A whole job: inputs by digest, two steps, declared outputs only (RA-515), log, phases,
+// replicas. What it does to its copy of an input leaves the store as it was (RA-553), and
+// nothing of it is left in the end (RA-439).
 func TestJob(t *testing.T) {
 	for _, kind := range []job.Sandbox{job.SandboxStrict, job.SandboxProcess} {
 		t.Run(string(kind), func(t *testing.T) { testJob(t, kind) })
@@ -113,7 +115,9 @@ func checkLog(t *testing.T, b *bench, res job.Result, events []string) {
 	}
 }
 
-// Every way to fail has its own word (decision 24).
+// Every way to fail has its own word (decision 24). Input bytes are held against their
+// digest (RA-505), and what does not match keeps the work from starting (RA-476, RA-506);
+// a sandbox that cannot be set up is no failure of the work (RA-479).
 func TestFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec func(*bench) job.Spec
@@ -203,7 +207,7 @@ func errorsJoin(errs ...error) error {
 	return nil
 }
 
-// A workload that fills the disk.
+// RA-475: a workload that fills the disk.
 func TestDiskFull(t *testing.T) {
 	needs.Root(t, "mount a small tmpfs")
 	small, err := os.MkdirTemp("/tmp", "fysmall-")
@@ -230,7 +234,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// E30: the upload fails, and what the work was stays what it was; E: never run again.
+// E30: the upload fails, and what the work was stays what it was. RA-448: it is uploaded
+// again until that goes well, and the work is not run again.
 func TestDeliveryIsAnotherFact(t *testing.T) {
 	s := spec("echo run >> log; cat log")
 	s.Outputs = []job.OutputDecl{{Path: "log"}}

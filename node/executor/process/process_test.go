@@ -32,7 +32,7 @@ func TestConformanceWithoutCgroups(t *testing.T) {
 	exectest.Test(t, func(t *testing.T) executor.Executor { return make1(t, Config{NoCgroups: true}) })
 }
 
-// Decision 9: under a root daemon credentials are unreadable.
+// Decision 9: under a root daemon credentials are unreadable (RA-453).
 func TestDedicatedUser(t *testing.T) {
 	needs.Root(t, "change the user")
 	b := exectest.New(t, make1(t, Config{}))

@@ -107,7 +107,13 @@ func TestAttacks(t *testing.T) {
 	} else {
 		t.Log("no /usr/bin/python3: sockets are attacked by shell only")
 	}
+	other := exectest.New(t, fresh(t)) // the workspace of another job
+	theirs := filepath.Join(other.Root, executor.BuildDir, "theirs")
+	if err := os.WriteFile(theirs, []byte("THEIRS"), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct{ script, never string }{
+		"another workspace RA-454":  {"cat " + theirs + "; cat ../../../" + filepath.Base(other.Root) + "/" + executor.BuildDir + "/theirs; cat $(find / -xdev -name theirs 2>/dev/null) /dev/null; echo x >> " + theirs, "THEIRS"},
 		"read a host file":          {"cat " + w.secret + "; cat /proc/1/root" + w.secret + "; find / -xdev -name secret 2>/dev/null | xargs cat", "TOPSECRET"},
 		"read it through a link":    {"ln -s " + w.secret + " l; cat l; cat /proc/self/cwd/../../../../.." + w.secret, "TOPSECRET"},
 		"read the shadow file":      {"cat /etc/shadow && echo SHADOW", "SHADOW"},
@@ -134,6 +140,9 @@ func TestAttacks(t *testing.T) {
 				t.Errorf("the attack did not run: %s %s", r.Out, r.Err)
 			}
 		})
+	}
+	if got, err := os.ReadFile(theirs); err != nil || string(got) != "THEIRS" {
+		t.Errorf("another job's file is %q now: %v", got, err)
 	}
 	// The attack is one that would succeed outside.
 	if py != "" {

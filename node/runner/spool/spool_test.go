@@ -193,7 +193,8 @@ func TestTailFollows(t *testing.T) {
 	await("")
 }
 
-// RA-244, RA-245: a reader that stalls costs the writer neither time nor memory.
+// RA-244, RA-245: a reader that stalls costs the writer neither time nor memory: what it did
+// not read is on the disk (RA-447, RA-513).
 func TestSlowReaderNeverBlocks(t *testing.T) {
 	s := open(t, Config{})
 	add(t, s, "x")

@@ -1,0 +1,155 @@
+//go:build linux
+
+package runner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/exectest"
+)
+
+// epoch is a task of an attempt of its own.
+func epoch(s job.Spec, attempt int, n uint64) Task {
+	t := task(s)
+	t.Authority.Attempt = forgeyard.AttemptID(fmt.Sprintf("%s-%d", attemptID, attempt))
+	t.Authority.Fence.Epoch = n
+	return t
+}
+
+// Each attempt has a workspace of its own (RA-438, RA-507, RA-554), and what runs again, as a
+// new attempt or in its next epoch, finds nothing of what ran before, though that was kept
+// for a person to look at (RA-555).
+func TestWorkspaceIsFresh(t *testing.T) {
+	b := newBench(t)
+	s := spec(`ls -A; echo mine > left; cat left`)
+	seen := map[string]bool{}
+	for _, tk := range []Task{epoch(s, 1, 1), epoch(s, 2, 2), epoch(s, 2, 3)} {
+		a := b.start(tk)
+		if res, end := b.wait(a); res.Outcome != job.OutcomeDone || b.stdout(a) != "mine\n" {
+			t.Errorf("%+v %+v: %q", res, end, b.stdout(a))
+		}
+		if st, err := os.Stat(a.root); err != nil || !st.IsDir() || !strings.HasPrefix(a.root, b.r.cfg.Workspaces+"/") || seen[a.root] {
+			t.Errorf("%q after %v: %v", a.root, slices.Collect(maps.Keys(seen)), err)
+		}
+		seen[a.root] = true
+		if err := a.Finish(true); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// asked notes what an executor is asked to run.
+type asked struct {
+	executor.Executor
+	mu   sync.Mutex
+	reqs []executor.Request
+}
+
+func (r *asked) Start(ctx context.Context, q executor.Request) (executor.Handle, error) {
+	r.mu.Lock()
+	r.reqs = append(r.reqs, q)
+	r.mu.Unlock()
+	return r.Executor.Start(ctx, q)
+}
+
+// RA-510: the executor is asked for what the spec says, each step in its order, and for
+// nothing else.
+func TestExecutorGetsTheSpec(t *testing.T) {
+	r := &asked{Executor: executors(t)[job.SandboxProcess]}
+	b := newBench(t, func(c *Config) { c.Executors = map[job.Sandbox]executor.Executor{job.SandboxProcess: r} })
+	s := spec("true", "x")
+	s.Sandbox = job.SandboxProcess
+	s.Env = map[string]string{"A": "1"}
+	s.Steps[1] = job.Step{Name: "second", Run: []string{"/bin/echo", "a b", "$HOME"}, Env: map[string]string{"A": "2", "C": "3"}}
+	s.Resources = job.Resources{MilliCPU: 1500, Memory: 99 << 20, Disk: 1 << 20, Pids: 17}
+	res, _, a := b.run(s)
+	if res.Outcome != job.OutcomeDone || b.stdout(a) != "a b $HOME\n" || len(r.reqs) != 2 {
+		t.Fatalf("%+v %q, %d requests", res, b.stdout(a), len(r.reqs))
+	}
+	for i, q := range r.reqs {
+		if want := s.Steps[i].Argv(); !slices.Equal(q.Argv, want) {
+			t.Errorf("step %d: %q, the spec says %q", i+1, q.Argv, want)
+		}
+		want := executor.Limits{MilliCPU: 1500, Memory: 99 << 20, Pids: 17}
+		if !reflect.DeepEqual(q.Limits, want) || q.Network != s.Network || q.ID != epochName(a.Authority()) || len(q.Devices) != 0 {
+			t.Errorf("step %d: %+v", i+1, q)
+		}
+		var own []string
+		for _, e := range q.Env {
+			if name, _, _ := strings.Cut(e, "="); len(name) == 1 {
+				own = append(own, e)
+			}
+		}
+		if want := [][]string{{"A=1"}, {"A=2", "C=3"}}[i]; !slices.Equal(own, want) {
+			t.Errorf("step %d: environment %q, the spec says %q", i+1, own, want)
+		}
+	}
+}
+
+// RA-467: many small jobs at once. After 1000 attempts, some of which fail and some of which
+// leave a process behind, there is no workspace (RA-468), no process (RA-469) and no promise
+// of disk (RA-470) of theirs.
+func TestNothingIsLeftOfAThousand(t *testing.T) {
+	b := newBench(t)
+	const all, atOnce = 1000, 16
+	mark := fmt.Sprintf("fy-thousand-%d", os.Getpid())
+	left := make(chan int, all)
+	for i := range all {
+		left <- i
+	}
+	close(left)
+	var wg sync.WaitGroup
+	for range atOnce {
+		wg.Go(func() {
+			for i := range left {
+				if err := b.oneOfMany(i, mark); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.empty("workspaces")
+	b.empty("spool")
+	b.empty("agent")
+	if pids := exectest.Alive(t, mark); len(pids) != 0 {
+		t.Errorf("processes %v are left", pids)
+	}
+	if l := b.r.Active(); len(l) != 0 {
+		t.Errorf("%d attempts still hold what they were promised", len(l))
+	}
+}
+
+func (b *bench) oneOfMany(i int, mark string) error {
+	s := spec([]string{"exit 0", "exit 3", "(setsid sh -c 'sleep 1000; : " + mark + "' &); exit 0"}[i%3])
+	s.Sandbox, s.Resources.Disk = job.SandboxProcess, 1<<10
+	a, err := b.r.Start(context.Background(), epoch(s, i, 1), b.hooks)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r, _, err := a.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	if want := []job.Outcome{job.OutcomeDone, job.OutcomeFailed, job.OutcomeDone}[i%3]; r.Outcome != want {
+		return forgeyard.Errorf("attempt", forgeyard.Other, "%d: %+v", i, r)
+	}
+	if err := b.store.Unpin(ctx, PinOwner(a.Authority().Attempt)); err != nil {
+		return err
+	}
+	return a.Finish(false)
+}
