@@ -37,6 +37,7 @@ type Company struct {
 	Cancels int
 	Drains  int // runners that are told to drain, and to give back what they hold
 	Bans    int // runners that are disabled
+	Revokes int // leases that a person takes away
 	Cuts    int // of the uplink, each healed or not
 	Raises  int // the daemon gives the job anew
 }
@@ -80,6 +81,7 @@ var allTroubles = []trouble{
 	{"cancel", func(c *Company) { c.Cancels = 1 }},
 	{"drain", func(c *Company) { c.Drains = 1 }},
 	{"ban", func(c *Company) { c.Bans = 1 }},
+	{"revocation", func(c *Company) { c.Revokes = 1 }},
 }
 
 // with is the company with each choice of n of the troubles.
@@ -114,7 +116,7 @@ func Companies() []Company {
 		{Name: "uplink", Connectivity: offline, Protected: true, Delegated: true, Ticks: 5, Beats: 3, Syncs: 2, Figures: 2, Losses: 1, Copies: 1, Elects: 2, Cuts: 1},
 		{Name: "given anew", Connectivity: continuous, Protected: true, Delegated: true, FastLeader: true, Ticks: 4, Beats: 3, Syncs: 2, Losses: 1, Copies: 1, Crashes: 1, Cancels: 1, Raises: 1},
 		{Name: "all", Connectivity: grace, Protected: true, Device: true, Saves: 1, Delegated: true, FastLeader: true,
-			Ticks: 6, Beats: 4, Syncs: 2, Figures: 1, Losses: 2, Copies: 1, Crashes: 1, Elects: 1, Cancels: 1, Drains: 1, Cuts: 1, Raises: 1},
+			Ticks: 6, Beats: 4, Syncs: 2, Figures: 1, Losses: 2, Copies: 1, Crashes: 1, Elects: 1, Cancels: 1, Drains: 1, Revokes: 1, Cuts: 1, Raises: 1},
 	}
 }
 

@@ -87,9 +87,11 @@ func (x *explorer) root() world {
 	x.cur = world{site: x.siteID(st), term: 1, given: 1}
 	w := &x.cur
 	x.w = w
-	mem := controllers.NewMemory(x.leads(0))
+	mem := x.newMemory()
 	for n := range nodes {
-		mem.Hello(x.runner[n], controllers.Sign{Session: sessionID(n, 1), At: x.leads(0)})
+		if n != hostNode {
+			mem.Hello(x.runner[n], controllers.Sign{Session: sessionID(n, 1), At: x.leads(0)})
+		}
 		w.node[n] = node{book: x.bookID(agent.NewBook()), view: w.site, session: 1, registered: true}
 	}
 	w.mem = x.memID(mem)

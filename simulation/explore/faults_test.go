@@ -33,6 +33,7 @@ var (
 	doubling     = Company{Name: "doubled messages", Connectivity: quiet, FastLeader: true, Submits: true, Copies: 1}
 	saving       = Company{Name: "saving job", Connectivity: quiet, FastLeader: true, Saves: 1, Crashes: 1}
 	shared       = Company{Name: "shared device", Connectivity: away, FastLeader: true, Device: true, Ticks: 3, Beats: 2}
+	takenAway    = Company{Name: "taken away", Connectivity: away, Protected: true, FastLeader: true, Ticks: 1, Revokes: 1}
 	cutOff       = Company{Name: "cut off", Connectivity: away, Delegated: true, Ticks: 3, Elects: 1, Beats: 1}
 	reporting    = Company{Name: "reporting", Connectivity: quiet, Delegated: true, Syncs: 2, Losses: 1, Copies: 1, Cancels: 1}
 )
@@ -58,6 +59,7 @@ var seeded = []struct {
 	{"a holder does not stop", "holder-stops-first", silentRunner, 10, func(r *Rules) { r.Agent = neverKills }},
 	{"the certain deadline ignores the drift", "holder-stops-first", silentRunner, 9, func(r *Rules) { r.Lead = ignoresDrift }},
 	{"protected effects wait for the fence only", "holder-stops-first", offlineWork, 10, func(r *Rules) { r.Apply = alwaysCertain }},
+	{"a revocation frees protected work at once", "holder-stops-first", takenAway, 6, func(r *Rules) { r.Apply = freesRevoked }},
 	{"a lease is renewed while it expires", "holder-stops-first", lostAnswer, 13, func(r *Rules) { r.Renew = renewsExpiring }},
 	{"a deposed leader renews", "holder-stops-first", newLeader, 14, func(r *Rules) { r.Deposed = true }},
 	{"a deposed leader's expiry counts", "holder-stops-first", heardAnew, 14, func(r *Rules) { r.Apply = anyTerm }},
@@ -205,6 +207,14 @@ func alwaysCertain(s *site.State, index, term uint64, data []byte) (*site.State,
 			return e
 		}
 		return b
+	})
+}
+
+func freesRevoked(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
+	return after(s, index, term, data, func(b site.Body, _, is *site.Job, _ *site.State) {
+		if _, ok := b.(site.Revoke); ok && is.Status == job.Unknown {
+			is.Certain = true
+		}
 	})
 }
 

@@ -34,8 +34,9 @@ const (
 	doSync
 	doFigure // the leader commits its figure of silence
 	doRaise
-	doDrain // a person drains a runner
-	doBan   // or disables it
+	doDrain  // a person drains a runner
+	doBan    // or disables it
+	doRevoke // or takes the lease from its holder
 	doTick
 )
 
@@ -61,6 +62,7 @@ func (x *explorer) actions(w *world, out []action) []action {
 	add(int(w.elected) < x.c.Elects, doElect)
 	add(w.old != 0 && x.c.Lingers, doLinger)
 	add(int(w.called) < x.c.Cancels && row.known && !row.job.Status.Terminal(), doCancel)
+	add(int(w.revoked) < x.c.Revokes && row.known && row.job.Lease.Live(), doRevoke)
 	if x.c.Delegated {
 		add(w.cut || int(w.cuts) < x.c.Cuts, doCut)
 		add(int(w.syncs) < x.c.Syncs && !x.flying(w, func(m *message) bool { return m.kind == sync || m.kind == synced }), doSync)
@@ -219,6 +221,12 @@ func (x *explorer) others(a action) {
 		x.tell(x.body(saysBan, uint64(a.arg()), func() site.Body {
 			yes := true
 			return site.MemberSet{Runner: x.runner[a.arg()], Disabled: &yes}
+		}))
+	case doRevoke:
+		w.revoked++
+		x.tell(x.body(saysRevoke, uint64(w.site), func() site.Body {
+			j := &x.sites.rows[w.site].job
+			return site.Revoke{Job: j.ID, Lease: j.Lease.Authority.Lease, Class: site.RevokedByOperator}
 		}))
 	case doCut:
 		if w.cut = !w.cut; w.cut {
@@ -484,12 +492,20 @@ func (x *explorer) elect() {
 	}
 	w.elected++
 	w.term++
-	w.mem = x.memID(controllers.NewMemory(x.leads(w.tick)))
+	w.mem = x.memID(x.newMemory())
 	if x.c.Delegated {
 		vouch := reckon.Vouch{Known: true, Elapsed: x.leads(w.tick).Sub(x.leads(w.marked)), How: reckon.ByBoot}
 		base := reckon.Resume(x.sites.rows[w.site].st.Uplink, []reckon.Vouch{vouch})
 		w.used, w.from, w.contact = uint16(x.r.Base(base.Used)/tenth), w.tick, false
 	}
+}
+
+// newMemory is that of a leader elected now. The device's host sends no heartbeats here: it
+// is heard at every time, or nobody would be given its device.
+func (x *explorer) newMemory() *controllers.Memory {
+	m := controllers.NewMemory(x.leads(x.w.tick))
+	m.Hello(x.runner[hostNode], controllers.Sign{Session: sessionID(hostNode, 1), At: x.leads(uint8(x.c.Ticks))})
+	return m
 }
 
 // figure is what the leader would commit of its count now; zero: nothing.

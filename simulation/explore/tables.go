@@ -86,6 +86,7 @@ const (
 	saysCancel
 	saysDrain
 	saysBan
+	saysRevoke
 )
 
 // body is the number of a command that follows from the number of something else.

@@ -66,7 +66,7 @@ func (x *explorer) describe(w *world, a action) string {
 		return fmt.Sprintf("time passes to %s", at(w.tick+1))
 	}
 	return map[uint32]string{
-		doLead: "the leader decides", doLinger: "the deposed leader decides on what it saw", doElect: fmt.Sprintf("another leader is elected, term %d", w.term+1), doCancel: "a client cancels the job", doCut: map[bool]string{false: "the uplink is cut", true: "the uplink is back"}[w.cut],
+		doLead: "the leader decides", doLinger: "the deposed leader decides on what it saw", doElect: fmt.Sprintf("another leader is elected, term %d", w.term+1), doCancel: "a client cancels the job", doRevoke: "a person takes the lease away", doCut: map[bool]string{false: "the uplink is cut", true: "the uplink is back"}[w.cut],
 		doSync: "the leader sends its records to the daemon", doFigure: "the leader proposes its figure of silence", doRaise: "the daemon gives the job anew",
 	}[a.kind()]
 }
@@ -154,6 +154,8 @@ func describe(b site.Body) string {
 		return fmt.Sprintf("the registration of %s", b.Session)
 	case site.Cancel:
 		return "the cancellation"
+	case site.Revoke:
+		return "the revocation"
 	case site.Stop:
 		return fmt.Sprintf("the request to stop (%s)", b.Kind)
 	case site.DeviceReset:

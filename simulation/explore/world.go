@@ -42,6 +42,7 @@ type world struct {
 	elected, called, cuts  uint8
 	beats, syncs, figured  uint8
 	drained, disabled      uint8
+	revoked                uint8
 	gate                   uint8 // the highest token that the device's host has seen, as an epoch
 	touched, cleaned       uint8 // the highest that acted on the device, the highest whose reset has begun
 	closed                 bool  // the gate, to the highest token
@@ -97,7 +98,7 @@ func (w *world) key(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint32(b, m)
 	}
 	b = binary.LittleEndian.AppendUint16(b, w.used)
-	return append(b, w.tick, w.term, w.from, w.marked, w.heard, w.last, w.outcomes, w.given, w.lost, w.copied, w.crashed, w.elected, w.called, w.cuts, w.beats, w.syncs, w.figured, w.drained, w.disabled,
+	return append(b, w.tick, w.term, w.from, w.marked, w.heard, w.last, w.outcomes, w.given, w.lost, w.copied, w.crashed, w.elected, w.called, w.cuts, w.beats, w.syncs, w.figured, w.drained, w.disabled, w.revoked,
 		w.gate, w.touched, w.cleaned, bit(w.cut, 0)|bit(w.closed, 1)|bit(w.submitted, 2)|bit(w.overflowing, 3)|bit(w.contact, 4))
 }
 
@@ -109,7 +110,7 @@ func bit(b bool, at int) byte {
 }
 
 // keyLen is the length of every key.
-const keyLen = 16 + nodes*26 + maxNet*4 + 2 + 23
+const keyLen = 16 + nodes*26 + maxNet*4 + 2 + 24
 
 // fingerprint is 64 bits of a world. Two worlds out of ten million share one with a
 // chance of three in a million, and then one of them is not looked at.
