@@ -78,8 +78,8 @@ type Config struct {
 
 // Leadership is one term of leading. All methods may be called by any goroutine.
 type Leadership struct {
-	cfg  Config
-	look chan struct{} // capacity 1
+	cfg Config
+	due chan struct{} // capacity 1: look again
 
 	mu        sync.Mutex // guards what is below
 	mem       *controllers.Memory
@@ -89,7 +89,7 @@ type Leadership struct {
 
 // New begins a leadership: from now on every lease counts anew.
 func New(cfg Config) *Leadership {
-	return &Leadership{cfg: cfg, mem: controllers.NewMemory(cfg.Clock.Now()), flying: map[string]bool{}, look: make(chan struct{}, 1)}
+	return &Leadership{cfg: cfg, mem: controllers.NewMemory(cfg.Clock.Now()), flying: map[string]bool{}, due: make(chan struct{}, 1)}
 }
 
 // Term is the term that is led.
@@ -99,11 +99,13 @@ func (l *Leadership) Term() uint64 { return l.cfg.Term }
 func (l *Leadership) Run(ctx context.Context) {
 	for {
 		changed := l.cfg.Replica.Changed()
-		now := l.cfg.Clock.Now()
+		began := l.cfg.Clock.Now()
+		group := GroupMembers(l.cfg.Group, l.cfg.Self)
 		l.mu.Lock()
-		effects, wake := controllers.Step(now, l.input())
+		now, in := l.look(group)
+		effects, wake := controllers.Step(now, in)
 		l.mu.Unlock()
-		took := l.cfg.Clock.Now().Sub(now)
+		took := l.cfg.Clock.Now().Sub(began)
 		for _, e := range effects {
 			l.carryOut(ctx, e)
 		}
@@ -111,7 +113,7 @@ func (l *Leadership) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-l.look:
+		case <-l.due:
 		case <-l.cfg.Clock.After(wake.Sub(l.cfg.Clock.Now())):
 			continue // nothing came, and the time for this look is now
 		}
@@ -136,11 +138,13 @@ const longLook = 100 * time.Microsecond
 // restFactor is how much longer than its last look a leader rests before the next.
 const restFactor = 19
 
-// input is called with mu held.
-func (l *Leadership) input() controllers.Input {
+// look is what there is to decide on, and when that was so. It is called with mu held. The
+// clock is read last: whatever the state shows had happened by then, so a lease that is new
+// in it is counted from no earlier than its holder counts, however long the look took.
+func (l *Leadership) look(group []controllers.GroupMember) (forgeyard.Instant, controllers.Input) {
 	in := l.known()
-	in.Group = GroupMembers(l.cfg.Group, l.cfg.Self)
-	return in
+	in.Group = group
+	return l.cfg.Clock.Now(), in
 }
 
 // known is input without the group, which renewals do not ask about and which costs more
@@ -227,7 +231,7 @@ func (l *Leadership) done(e controllers.Propose, known bool) {
 
 func (l *Leadership) again() {
 	select {
-	case l.look <- struct{}{}:
+	case l.due <- struct{}{}:
 	default: // one look is due already
 	}
 }
@@ -303,13 +307,14 @@ func (l *Leadership) Heard(r forgeyard.RunnerID) (controllers.Sign, time.Duratio
 
 // Explain says why a job is where it is, by what this leader knows.
 func (l *Leadership) Explain(id forgeyard.JobID) (string, []controllers.Candidate, error) {
+	group := GroupMembers(l.cfg.Group, l.cfg.Self) // it reads the disk: not under the lock
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	in := l.input()
+	now, in := l.look(group)
 	j, ok := in.State.Jobs.Get(id)
 	if !ok {
 		return "", nil, forgeyard.Errorf("explain", forgeyard.NotFound, "no job %s", id)
 	}
-	held, all := controllers.Explain(l.cfg.Clock.Now(), in, j)
+	held, all := controllers.Explain(now, in, j)
 	return held, all, nil
 }
