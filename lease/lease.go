@@ -1,7 +1,10 @@
 // Package lease decides who may act, until when, and under which fence.
 //
-//	lease   offered → accepted → ended(reason)
-//	           └──→ ended(rejected | expired)
+//	lease   offer ──▶ offered ──accept──▶ accepted ◀── the next epoch, granted in place of one
+//	                     │                   │         that was continued from its checkpoint
+//	                     └─────▶ ended ◀─────┘
+//	        once, and with its first reason: rejected only when offered, continued only when
+//	        accepted, every other reason in either state
 //
 //	uplink  standalone
 //	        online ──silent──▶ grace ──▶ offline_authorized ──▶ exhausted

@@ -48,6 +48,53 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+var (
+	decisionNamed  = regexp.MustCompile(`\bdecisions? ((?:\d+[a-z]?(?:, | and )?)+)`)
+	decisionNumber = regexp.MustCompile(`\d+`)
+	sourceRef      = regexp.MustCompile(`\d+§\d+`)
+	decisionPoint  = regexp.MustCompile(`(?m)^(\d+)\. `)
+)
+
+// TestDecisions follows each decision that a comment names: one or two digits are a point
+// of the design's list, four are a page.
+func TestDecisions(t *testing.T) {
+	top := filepath.Join("..", "..")
+	known := map[string]bool{}
+	list, err := os.ReadFile(filepath.Join(top, "docs", "decisions", "design.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range decisionPoint.FindAllStringSubmatch(string(list), -1) {
+		known[m[1]] = true
+	}
+	pages, err := filepath.Glob(filepath.Join(top, "docs", "decisions", "0*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pages {
+		known[filepath.Base(p)[:4]] = true
+	}
+	named := 0
+	for _, f := range house(t).folders {
+		for _, file := range f.files {
+			text, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(file.name)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range decisionNamed.FindAllStringSubmatch(sourceRef.ReplaceAllString(string(text), ""), -1) {
+				for _, n := range decisionNumber.FindAllString(m[1], -1) {
+					if named++; !known[n] {
+						t.Errorf("%s names decision %s, which is neither a point of docs/decisions/design.md nor a page", file.name, n)
+					}
+				}
+			}
+		}
+	}
+	if named < 50 {
+		t.Fatalf("found %d decisions named; does the pattern still match?", named)
+	}
+}
+
 // TestCommands keeps the README, the Makefile and CI saying the same: the two
 // commands that a newcomer types exist, and CI runs the second.
 func TestCommands(t *testing.T) {
