@@ -17,8 +17,9 @@ type change struct {
 	State
 	at   forgeyard.Wall
 	by   string
-	term uint64 // of the entry; zero: not known
-	ids  uint16 // identifiers derived so far in this command
+	id   forgeyard.MessageID // of the command
+	term uint64              // of the entry; zero: not known
+	ids  uint16              // identifiers derived so far in this command
 }
 
 // Apply is ApplyEntry where the term of the entry is not known.
@@ -37,7 +38,7 @@ func (s *State) ApplyEntry(index, term uint64, data []byte) (*State, Reply) {
 	if r, ok := s.Requests.Get(cmd.ID); ok {
 		return &c.State, r.Reply
 	}
-	c.at, c.by, c.term = cmd.At, cmd.By, term
+	c.at, c.by, c.id, c.term = cmd.At, cmd.By, cmd.ID, term
 	value, err := c.run(cmd.Body)
 	if err != nil {
 		c = s.begin(index) // nothing of what it did before it failed

@@ -27,17 +27,26 @@ func (c *change) jobByID(op string, id forgeyard.JobID) (Job, error) {
 }
 
 func (c *change) submit(b Submit) (Submitted, error) {
-	if b.Key != "" {
-		if id, ok := c.Keys.Get(b.Key); ok {
+	key := b.Key
+	if key == "" && c.Allows(FormatLeases) {
+		// Its own id: a repeat makes no second job, however many commands came in between
+		// and took its place among the remembered ones.
+		key = ownKey + string(c.id)
+	}
+	if key != "" {
+		if id, ok := c.Keys.Get(key); ok {
 			r, _ := c.Runs.Get(id)
-			return Submitted{Run: id, Job: r.Job, Existed: true}, nil
+			return Submitted{Run: id, Job: r.Job, Existed: b.Key != ""}, nil
 		}
 	}
 	if b.Kind != job.Build {
 		return Submitted{}, forgeyard.Errorf("submit", forgeyard.Invalid, "kind %q does not run here, this version runs: build", b.Kind)
 	}
-	return c.enqueue(b.Kind, b.Title, b.Key, b.Spec, b.SpecID, nil)
+	return c.enqueue(b.Kind, b.Title, key, b.Spec, b.SpecID, nil)
 }
+
+// ownKey begins the idempotency key of a submission that came without one.
+const ownKey = "request/"
 
 func (c *change) enqueue(kind job.RunKind, title, key string, raw []byte, id forgeyard.Digest, g *lease.Grant) (Submitted, error) {
 	if c.Open.Len() >= maxOpenJobs {

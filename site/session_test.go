@@ -259,3 +259,30 @@ func TestE06RestartRevivesNothing(t *testing.T) {
 		})
 	}
 }
+
+// A submission that is repeated with its own id makes no second job, also when so many
+// commands came in between that the first answer is remembered no more.
+func TestARepeatedSubmissionMakesNoSecondJob(t *testing.T) {
+	l := newLab(t)
+	l.must(FormatRaise{To: FormatNow, Voters: []forgeyard.RunnerID{"R1"}})
+	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted()
+	submit := func() Submitted {
+		next, r := l.s.Apply(l.s.Index+1, Command{ID: "one submission", At: 1_800_000_000_000, Body: Submit{Kind: job.Build, Spec: sp.Canonical(), SpecID: cas.Sum(sp.Canonical())}}.Encode())
+		l.s = next
+		v, err := Value[Submitted](r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	first := submit()
+	for range maxRequests {
+		l.must(ConfigSet{Key: "lease.ttl", Value: "20s"})
+	}
+	if l.s.Requests.Has("one submission") {
+		t.Fatal("it is remembered still: the test shows nothing")
+	}
+	if again := submit(); again != first || l.s.Jobs.Len() != 1 {
+		t.Errorf("%+v, then %+v: %d jobs", first, again, l.s.Jobs.Len())
+	}
+}
