@@ -190,7 +190,7 @@ func (r *remoteConsole) hostLost() error {
 		return nil
 	}
 	k := forgeyard.KindOf(r.err)
-	if errors.Is(r.err, io.EOF) || (wire.Answered(r.err) && k != forgeyard.Interrupted && k != forgeyard.Unavailable) {
+	if errors.Is(r.err, io.EOF) || (wire.Answered(r.err) && k != forgeyard.Interrupted) {
 		return nil
 	}
 	return r.err
@@ -276,6 +276,13 @@ func (x *execution) mindDevice(ctx context.Context, b *boundDevice) {
 	case <-ctx.Done():
 		return
 	case <-b.pty.Done():
+	}
+	if b.remote != nil { // a write may have failed first; why is known to who reads
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.remote.ended:
+		}
 	}
 	why := b.hostLost(x.n.memberName(b.held.Host))
 	if why == "" || ctx.Err() != nil {

@@ -242,7 +242,12 @@ func (s *Supervisor) Close(ctx context.Context) error {
 	return nil
 }
 
-var errClosing = forgeyard.Errorf("device", forgeyard.Unavailable, "the node is shutting down")
+// What was under way is told apart from what comes later: its holder lost the host, not
+// the device.
+var (
+	errClosing = forgeyard.Errorf("device", forgeyard.Interrupted, "the node is shutting down")
+	errClosed  = forgeyard.Errorf("device", forgeyard.Unavailable, "the node is shutting down")
+)
 
 func staleToken(id forgeyard.DeviceID, token uint64, m memory) error {
 	why := fmt.Sprintf("token %d is known", m.highest)

@@ -496,7 +496,7 @@ func TestCloseCutsEverything(t *testing.T) {
 	if err := r.s.Close(r.ctx()); err != nil {
 		t.Fatal(err)
 	}
-	if forgeyard.KindOf(c.Err()) != forgeyard.Unavailable || r.dev.open {
+	if forgeyard.KindOf(c.Err()) != forgeyard.Interrupted || r.dev.open {
 		t.Fatal(c.Err())
 	}
 	r.refused(6, forgeyard.Unavailable)

@@ -50,7 +50,7 @@ func (u *unit) raiseLocked(m memory) {
 func (u *unit) admitLocked(token uint64) error {
 	switch {
 	case u.closed:
-		return errClosing
+		return errClosed
 	case u.damaged != nil:
 		return forgeyard.E("device "+string(u.ID), forgeyard.Corrupt, u.damaged).WithHint("it is refused until the site's log was read; see `device doctor`")
 	case token == 0:
@@ -172,7 +172,7 @@ func (u *unit) call(ctx context.Context, fl flight, limit time.Duration, f func(
 	if u.closed || fl.token < u.mem.highest {
 		err := staleToken(u.ID, fl.token, u.mem)
 		if u.closed {
-			err = errClosing
+			err = errClosed
 		}
 		u.mu.Unlock()
 		return err
