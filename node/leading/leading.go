@@ -117,26 +117,38 @@ func (l *Leadership) Run(ctx context.Context) {
 		case <-l.cfg.Clock.After(wake.Sub(l.cfg.Clock.Now())):
 			continue // nothing came, and the time for this look is now
 		}
-		if took < longLook {
+		pause := rest(took)
+		if pause == 0 {
 			continue
 		}
-		// Each commit asks for a look, and with hundreds of open jobs a look costs more than
-		// the commit: what comes meanwhile waits for the next, so that looking takes a twentieth
-		// of the time.
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.cfg.Clock.After(restFactor * took):
+		case <-l.cfg.Clock.After(pause):
 		}
 	}
 }
 
-// longLook is a look after which a leader rests. A shorter one is that of a site with
-// little open, where each step of a job should find the next at once.
-const longLook = 100 * time.Microsecond
+const (
+	// longLook is a look after which a leader rests. A shorter one is that of a site with
+	// little open, where each step of a job should find the next at once.
+	longLook = 100 * time.Microsecond
+	// restFactor is how much longer than its last look a leader rests before the next.
+	restFactor = 19
+	// maxRest bounds that: on a machine that is busy with other things a look takes long by
+	// the clock, and jobs must not wait for it twenty times over.
+	maxRest = 500 * time.Millisecond
+)
 
-// restFactor is how much longer than its last look a leader rests before the next.
-const restFactor = 19
+// rest is how long a leader does not look after a look that took so long. Each commit asks
+// for one, and with hundreds of open jobs a look costs more than the commit: what comes
+// meanwhile waits for the next, so that looking takes a twentieth of the time.
+func rest(took time.Duration) time.Duration {
+	if took < longLook {
+		return 0
+	}
+	return min(restFactor*took, maxRest)
+}
 
 // look is what there is to decide on, and when that was so. It is called with mu held. The
 // clock is read last: whatever the state shows had happened by then, so a lease that is new

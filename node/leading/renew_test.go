@@ -79,3 +79,19 @@ func TestUnconfirmedRenewalsCountForNothing(t *testing.T) {
 		t.Error("it was heard")
 	}
 }
+
+// A leader with hundreds of open jobs must not look at all of them at each commit, and one
+// with few must not wait.
+func TestALeaderRestsAfterALongLook(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0:                      0,
+		99 * time.Microsecond:  0,
+		100 * time.Microsecond: 1900 * time.Microsecond,
+		10 * time.Millisecond:  190 * time.Millisecond,
+		200 * time.Millisecond: 500 * time.Millisecond,
+	} {
+		if got := rest(took); got != want {
+			t.Errorf("after a look of %s it rests for %s, want %s", took, got, want)
+		}
+	}
+}
