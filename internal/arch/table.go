@@ -88,7 +88,7 @@ var table = []line{
 	{dir: "simulation/explore", never: []string{"node", "mesh", "consensus"}},
 	{dir: "simulation/scenario", only: []string{"."}},
 	{dir: "simulation", never: []string{"node", "mesh", "consensus"}},
-	{dir: "simulation/raftsim", never: []string{"node", "mesh", "simulation"}},
+	{dir: "simulation/raftsim", never: []string{"node", "simulation"}},
 	{dir: "internal/simrun", only: []string{"simulation"}},
 	{dir: "internal/cli"},
 	{dir: "internal/localsite"},

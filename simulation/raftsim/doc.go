@@ -1,14 +1,16 @@
 // Package raftsim runs the site's real log in virtual time: hashicorp/raft with its own
 // network transport behind our guards (consensus), the replicated state (site), the way
-// of a proposal (node/replica), the leader's shell around the controllers (node/leading)
-// and the agent, on three or five machines, in a testing/synctest bubble.
+// of a proposal (node/replica), the leader's shell around the controllers (node/leading),
+// the agent, and in some sites the node's gossip (mesh, with memberlist), on three or five
+// machines, in a testing/synctest bubble.
 //
 //	seed ─▶ shape ─▶ boot ─▶ faults and clients ─▶ heal ─▶ progress ─▶ same state everywhere
 //
 // What stands around them is ours, and as hostile as what it stands for:
 //
 //   - the network (network.go): byte streams with delay, cut one way or both ways (bytes
-//     wait, as a TCP connection's do), clogged, reset, or refused; calls of the mesh that get lost;
+//     wait, as a TCP connection's do), clogged, reset, or refused; calls of the mesh and
+//     packets of gossip that get lost;
 //   - disks (disk.go): a write takes time, and one that is under way when the machine
 //     loses its power may be there afterwards or not; slow and hanging ones;
 //   - machines (machine.go): processes crash and come back with what was on disk;

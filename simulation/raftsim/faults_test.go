@@ -45,6 +45,11 @@ var faults = map[string]seeded{
 		says: "an answer to a request for a vote is delivered twice", noticed: []string{"one-leader-per-term", "same-state", "nothing-lost"}, patience: 40,
 		faults: Faults{Carry: twice, Shape: only("isolate", "crash")},
 	},
+	// Decision 27: memberlist forgets whom it took for dead.
+	"norejoin": {
+		says: "nobody dials members that are away", noticed: []string{"progress"}, patience: 10,
+		faults: Faults{Rejoin: 1000 * time.Hour, Shape: func(s *shape) { only("longcut")(s); s.gossip = true }},
+	},
 	"alone": {
 		says: "who loses its connection to the leader stands at once, and asks nobody", noticed: []string{"leader-left-alone"}, patience: 10,
 		faults: Faults{Off: seam.Guards{Alone: true}, Shape: only("reset", "refuse")},

@@ -15,6 +15,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/api/wire"
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/consensus/seam"
+	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/leading"
 	"github.com/forgeyard/forgeyard-node/node/replica"
@@ -127,6 +128,9 @@ func (m *machine) crash(power bool) {
 	m.set(nil)
 	p.dead.Store(true)
 	p.port.shutdown(!power)
+	if p.gossiper != nil {
+		p.gossiper.port.shutdown(!power)
+	}
 	m.disk.crash()
 	m.w.net.look()
 	m.w.count(func(r *Result) { r.Restarts++ })
@@ -171,6 +175,8 @@ type process struct {
 	cancel   context.CancelFunc
 	dead     atomic.Bool // it crashed: nothing that it still does counts
 	port     *port
+	gossiper *gossiper    // nil if this site does not gossip
+	gossip   *mesh.Gossip // as gossiper
 	group    *consensus.Group
 	replica  *replica.Replica
 	proposer *replica.Proposer
@@ -195,7 +201,7 @@ func (m *machine) start() (*process, error) {
 		renewNow: make(chan struct{}, 1), kick: make(chan struct{}, 1), book: agent.NewBook(), execs: map[forgeyard.LeaseID]*execution{},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.port = m.w.net.listen(p)
+	p.port = m.w.net.listen(p, m.name)
 	p.replica.Observe(p.applied)
 	var state consensus.StateMachine = p.replica
 	if f := m.w.faults.State; f != nil {
@@ -217,7 +223,10 @@ func (m *machine) start() (*process, error) {
 		NewID: func() forgeyard.MessageID { return forgeyard.MessageID(m.w.newID("r")) },
 		Route: p.route,
 	}
-	return p, nil
+	if m.w.shape.gossip {
+		err = p.startGossip()
+	}
+	return p, err
 }
 
 // route is the leader, or another machine where none is known.
@@ -258,6 +267,7 @@ func (p *process) close() {
 }
 
 func (p *process) end() {
+	p.endGossip()
 	if err := p.group.Close(context.Background()); err != nil {
 		panic(err) // it has no end to its patience
 	}

@@ -30,6 +30,7 @@ var allMischief = []mischief{
 	{"haunt", (*world).haunt},
 	{"reset", (*world).reset},
 	{"refuse", (*world).refuse},
+	{"longcut", (*world).cutLong},
 	{"behind", (*world).behind},
 }
 

@@ -184,11 +184,13 @@ func (n *network) call(ctx context.Context, from *process, addr string, f func(c
 
 var errRefused = errors.New("connection refused")
 
-// port is where a process's streams arrive: Raft's stream layer.
+// port is where a process's streams arrive: Raft's stream layer, at the machine's name, or
+// gossip's, at an address of its own.
 type port struct {
 	n    *network
 	p    *process
-	name string
+	name string // of the machine
+	at   string
 	in   []*stream // dialled, not accepted
 	wake chan struct{}
 	shut bool
@@ -197,11 +199,11 @@ type port struct {
 
 var _ raft.StreamLayer = (*port)(nil)
 
-func (n *network) listen(p *process) *port {
+func (n *network) listen(p *process, at string) *port {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	l := &port{n: n, p: p, name: p.m.name, wake: make(chan struct{}, 1)}
-	n.ports[l.name] = l
+	l := &port{n: n, p: p, name: p.m.name, at: at, wake: make(chan struct{}, 1)}
+	n.ports[at] = l
 	return l
 }
 
@@ -268,23 +270,27 @@ func (l *port) shutdown(goodbye bool) {
 		s.poke()
 		s.peer.poke()
 	}
-	if l.n.ports[l.name] == l {
-		delete(l.n.ports, l.name)
+	if l.n.ports[l.at] == l {
+		delete(l.n.ports, l.at)
 	}
 	l.poke()
 }
 
-// Dial implements raft.StreamLayer: a handshake goes there and back.
+// Dial implements raft.StreamLayer.
 func (l *port) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	return l.dial(string(to), string(to), timeout)
+}
+
+// dial opens a stream to a port of a machine: a handshake goes there and back.
+func (l *port) dial(name, at string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.p.ctx, timeout)
 	defer cancel()
-	name := string(to)
 	if l.n.leg(ctx, l.name, name) != nil || l.n.leg(ctx, name, l.name) != nil {
 		return nil, os.ErrDeadlineExceeded
 	}
 	l.n.mu.Lock()
 	defer l.n.mu.Unlock()
-	peer := l.n.ports[name]
+	peer := l.n.ports[at]
 	if l.shut || peer == nil || l.n.link(l.name, name).shut {
 		return nil, errRefused
 	}

@@ -26,6 +26,7 @@ type shape struct {
 	reads         time.Duration // between two reads
 	snapshotAfter uint64
 	trailing      uint64
+	gossip        bool // the machines gossip
 	batches       bool // several commands may share an entry
 	config        sitecfg.Site
 	mischief      []mischief
@@ -39,6 +40,7 @@ type Faults struct {
 	State    func(machine, life int, s consensus.StateMachine) consensus.StateMachine
 	Spoilt   bool // State differs from the log on purpose: only the end counts
 	Shape    func(*shape)
+	Rejoin   time.Duration // how often gossip dials who is away; 0: as in the product
 }
 
 func draw(r *rand.Rand) shape {
@@ -67,6 +69,7 @@ func draw(r *rand.Rand) shape {
 			s.mischief = append(s.mischief, m)
 		}
 	}
+	s.gossip = r.IntN(3) == 0
 	if len(s.mischief) == 0 {
 		s.mischief = allMischief
 	}
@@ -81,6 +84,9 @@ func (s shape) String() string {
 	slow := "none slow"
 	if s.slow >= 0 {
 		slow = fmt.Sprintf("n%d slow", s.slow+1)
+	}
+	if s.gossip {
+		slow += ", gossip"
 	}
 	return fmt.Sprintf("%s, heartbeat %s, latency %s, ttl %s, snapshot after %d, %s of %s", slow, s.heartbeat, s.latency, s.config.Lease.TTL, s.snapshotAfter, s.safety, strings.Join(names, " "))
 }
