@@ -47,7 +47,7 @@ func seededFaults() []seeded {
 		{"a new leader counts on from the committed figure alone", "within-allowance", 1, onlyUplink, func(h *hooks) { h.base = asCommitted }},
 		{"a holder does not listen to what the grant leaves", "within-allowance", 3, onlyUplink, func(h *hooks) { h.boundless = true }},
 		{"a holder counts from the receipt", "holder-stops-first", 20, silentNodes, func(h *hooks) { h.counted = fromReceipt }},
-		{"renewals are answered without a majority", "holder-stops-first", 173, silentNodes, func(h *hooks) { h.unconfirmed = true }},
+		{"renewals are answered without a majority", "holder-stops-first", 50, mutedLeaders, func(h *hooks) { h.unconfirmed = true }},
 		{"a deposed leader's expiry counts", "holder-stops-first", 6, onlyPause, apply(anyTerm)},
 		{"a granter does not wait until it is certain", "holder-stops-first", 7, scenario.Taste{}, apply(alwaysCertain)},
 		{"the drift of clocks is not reckoned with", "holder-stops-first", 26, longSilence, func(h *hooks) { h.config = noDrift }},
@@ -149,6 +149,8 @@ var (
 	onlyKill   = scenario.Taste{Kinds: []string{"kill"}, Calm: 8 * time.Second, TTL: 3 * time.Second}
 	// silentNodes are holders whose effects are protected and who stop at their ttl.
 	silentNodes = scenario.Taste{Kinds: []string{"mute", "cut"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Late: true, Longest: 20 * time.Second, Adjust: protects}
+	// mutedLeaders are among them those that hear heartbeats and are not heard by a majority.
+	mutedLeaders = scenario.Taste{Kinds: []string{"mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Late: true, Longest: 20 * time.Second, Adjust: protects}
 	// loners go on alone, while their work is given to others.
 	loners = scenario.Taste{Kinds: []string{"cut", "mute", "raise"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 45 * time.Second, Adjust: goesOn}
 	// revoked are cut off while the daemon gives their work anew, and nobody gets it before they have certainly stopped.
