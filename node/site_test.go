@@ -83,7 +83,8 @@ func TestRestartOfAll(t *testing.T) {
 	}
 	one = site[0]
 	one.wait("the state of before", func() bool { _, ok := one.node.Site().Jobs.Get(forgeyard.JobID(before)); return ok })
-	if j := one.show(before); j.Status != "done" {
+	// The log is gone through once more, so the job is seen on its way first.
+	if j := one.waitDone(before); j.Status != "done" {
 		t.Fatalf("%v", j)
 	}
 	_, after := one.submit(helloJob)
