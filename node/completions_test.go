@@ -17,7 +17,6 @@ import (
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
 	"github.com/forgeyard/forgeyard-node/job"
-	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
@@ -96,8 +95,7 @@ func halfNode(t *testing.T) (*Node, *oneLog, completion) {
 		t.Fatal(err)
 	}
 	do(site.Accept{Authority: a})
-	j, _ := n.replica.State().Jobs.Get(sub.Job)
-	n.local.book.Granted(lease.Lease{Authority: a, Terms: j.Lease.Terms}, sp.Resources, n.clock.Now())
+	n.local.book.Granted(a, sp.Resources, n.clock.Now())
 	return n, g, completion{Authority: a, Message: "M1", Result: job.Result{Outcome: job.OutcomeDone}}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
-	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -263,9 +262,9 @@ func (n *Node) handingOver(id forgeyard.LeaseID) {
 }
 
 // granted takes in the next epoch, which our proposal, sent then, was given in place.
-func (n *Node) granted(l lease.Lease, r job.Resources, sent forgeyard.Instant) {
+func (n *Node) granted(a forgeyard.Authority, r job.Resources, sent forgeyard.Instant) {
 	n.local.mu.Lock()
-	n.local.book.Granted(l, r, sent)
+	n.local.book.Granted(a, r, sent)
 	n.local.mu.Unlock()
 	n.nudge()
 }

@@ -18,7 +18,6 @@ type execution struct {
 	n         *Node
 	authority forgeyard.Authority
 	job       site.Job
-	lease     lease.Lease
 	bound     []*boundDevice // set before the attempt starts
 
 	mu      sync.Mutex // guards all below
@@ -41,7 +40,7 @@ type grantedNext struct {
 // begin starts the execution of an accepted lease. Preparation happens on its own
 // goroutine: the agent's loop waits for nothing.
 func (n *Node) begin(ctx context.Context, j site.Job, l lease.Lease) {
-	x := &execution{n: n, authority: l.Authority, job: j, lease: l, phase: job.PhaseAccepted}
+	x := &execution{n: n, authority: l.Authority, job: j, phase: job.PhaseAccepted}
 	n.local.mu.Lock()
 	x.until = n.local.book.Deadline(l.Authority.Lease)
 	n.local.running[l.Authority.Lease] = x
@@ -300,9 +299,7 @@ func (x *execution) afterCheckpoint(ctx context.Context, e runner.Ended) {
 		if next == nil {
 			return
 		}
-		l := x.lease
-		l.Authority = next.authority
-		x.n.granted(l, x.job.Spec.Resources, next.sent)
+		x.n.granted(next.authority, x.job.Spec.Resources, next.sent)
 	case runner.VerdictCommitted:
 		x.release(ctx, x.stopKind(), "checkpointed", e.Log)
 	case runner.VerdictStale:

@@ -33,6 +33,7 @@ type hooks struct {
 	boundless   bool // what the daemon's grant leaves is not listened to
 	neverResets bool // a device is never reset
 	tellsEarly  bool // it says that a tree is dead before it is
+	oldTerms    bool // an epoch that goes on in place is counted by the terms of the one before
 	// Of a device's host.
 	openGate  bool // any token is admitted
 	blankGate bool // a restart forgets the highest token

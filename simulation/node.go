@@ -6,6 +6,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink/reckon"
@@ -45,6 +46,8 @@ type node struct {
 	formats site.FormatRange // of the log, that its program reads; zero: the first one
 
 	witness reckon.Memory
+
+	inherited map[forgeyard.JobID]lease.Lease // by a fault: the lease whose terms go on
 
 	// On disk.
 	disk      disk
@@ -166,7 +169,7 @@ func (n *node) start(power bool) {
 	}
 	n.bootLast = n.lastIndex()
 	n.session = forgeyard.SessionID(fmt.Sprintf("%s/%d", n.name, n.life))
-	n.book = agent.NewBook()
+	n.book, n.inherited = agent.NewBook(), map[forgeyard.JobID]lease.Lease{}
 	n.s.trace("%s starts as %s", n.name, n.session)
 	n.resetElection()
 	n.after(time.Duration(n.s.rng.IntN(200))*time.Millisecond, n.raftLoop)
@@ -286,7 +289,7 @@ func (n *node) nudge() {
 
 // step is the agent's loop: decide, obey, set the alarm.
 func (n *node) step() {
-	in := agent.Input{State: n.state(), Me: n.runner, Session: n.session, Caps: n.facts}
+	in := agent.Input{State: n.looksAt(), Me: n.runner, Session: n.session, Caps: n.facts}
 	now := n.clk.Now()
 	effects, wake := agent.Step(now, in, n.book)
 	for _, e := range effects {
@@ -300,6 +303,28 @@ func (n *node) step() {
 			n.step()
 		}
 	})
+}
+
+// looksAt is the state that the agent sees: the node's copy of the log, but for a fault.
+func (n *node) looksAt() *site.State {
+	if len(n.inherited) == 0 {
+		return n.state()
+	}
+	st := *n.state()
+	for id, was := range n.inherited {
+		if j, ok := st.Jobs.Get(id); ok && j.Lease.Live() && j.Lease.Authority.Session == n.session {
+			j.Lease.Policy, j.Lease.Terms = was.Policy, was.Terms
+			st.Jobs = st.Jobs.Put(id, j)
+		}
+	}
+	return &st
+}
+
+// inherit is the fault by which the next epoch of a job has the terms of this one.
+func (n *node) inherit(l lease.Lease) {
+	if n.s.faults.oldTerms {
+		n.inherited[l.Authority.Job] = l
+	}
 }
 
 func (n *node) obey(e agent.Effect) {

@@ -371,9 +371,8 @@ func (x *execution) checkpoint() {
 		case x.over:
 		case err == nil && r.Next != nil:
 			x.over = true
-			l := x.lease
-			l.Authority = *r.Next
-			x.n.book.Granted(l, x.job.Spec.Resources, x.n.s.faults.counted(x.n, sent))
+			x.n.inherit(x.lease)
+			x.n.book.Granted(*r.Next, x.job.Spec.Resources, x.n.s.faults.counted(x.n, sent))
 			x.n.ended(x.authority.Lease)
 		case err != nil && forgeyard.KindOf(err) != forgeyard.Stale:
 			x.release("interrupted", "its checkpoint was not committed")

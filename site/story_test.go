@@ -310,6 +310,11 @@ func (s *story) show(out *strings.Builder) {
 		}
 		return
 	}
+	if s.arg("what", "") == "terms" {
+		j, _ := s.s.Jobs.Get(s.jobID())
+		fmt.Fprintf(out, "epoch %d: policy %s for %s, ttl %s, free for another after %s\n", j.Epoch, j.Lease.Policy.Policy, j.Lease.Policy.For, j.Lease.Terms.TTL, j.Lease.Terms.Reassign)
+		return
+	}
 	if what := s.arg("what", ""); what == "leases" || what == "history" {
 		for _, e := range s.s.SiteEvents(s.num("from", 0)) {
 			if (e.Kind == "lease") == (what == "leases") {
@@ -329,6 +334,9 @@ func (s *story) spec() job.Spec {
 	sp.Connectivity = job.Connectivity{Policy: job.Continuous}
 	if s.td.HasArg("protected") {
 		sp.Effects = job.EffectsProtected
+	}
+	if s.td.HasArg("grace") { // as long as the site says
+		sp.Connectivity = job.Connectivity{Policy: job.Grace}
 	}
 	if s.td.HasArg("resumable") {
 		sp.Resume.Mode = job.ResumeApplication
@@ -486,6 +494,8 @@ func (s *story) work() Body {
 func (s *story) rest() Body {
 	dev := forgeyard.DeviceID(s.arg("device", "board1"))
 	switch s.td.Cmd {
+	case "config":
+		return ConfigSet{Key: s.arg("key", ""), Value: s.arg("value", "")}
 	case "device-lease":
 		b := DeviceLease{Device: forgeyard.DeviceID(s.arg("device", "")), Kind: s.arg("kind", ""), Holder: s.arg("to", "ana"), TTL: int64(time.Minute), Key: forgeyard.MessageID(s.arg("key", "k"))}
 		return b

@@ -10,7 +10,8 @@
 //	                 (none)                    dead: killed, never completes
 //
 // Invariants: nothing starts without a deadline in the future that was counted from
-// our own send (07§115–117, E06); an attempt whose deadline has passed is killed, and
+// our own send (07§115–117, E06), by the terms that the log gave that very epoch; an
+// attempt whose deadline has passed is killed, and
 // a process that slept knows it when it wakes, because every step compares the clock;
 // one lease starts at most one execution, however often it is seen (RA-258).
 //
@@ -118,6 +119,7 @@ type entry struct {
 	authority forgeyard.Authority
 	policy    lease.Policy
 	terms     lease.Terms
+	known     bool // policy and terms are the log's; before that nobody here knows how long it may go on
 	stage     stage
 	sent      forgeyard.Instant // our send of the last request that was granted; zero: none yet
 	left      time.Duration     // from sent; negative: no bound
@@ -183,15 +185,21 @@ func (b *Book) NotAccepted(id forgeyard.LeaseID) {
 }
 
 // Granted is told that a proposal, sent then, granted the next epoch in place. As with
-// Accepted, delegated work waits for its first renewal.
-func (b *Book) Granted(l lease.Lease, spec job.Resources, sent forgeyard.Instant) {
-	if e, ok := b.leases[l.Authority.Lease]; ok && !e.sent.IsZero() {
-		return // a renewal was quicker, and knows better
-	}
-	if delegated(l.Authority) {
+// Accepted, delegated work waits for its first renewal. How long the epoch may go on is
+// for the log to say, as it is with an offer: the site's settings, and with them what the
+// granter counts by, may be others than when the epoch before was granted.
+func (b *Book) Granted(a forgeyard.Authority, spec job.Resources, sent forgeyard.Instant) {
+	if delegated(a) {
 		sent = 0
 	}
-	b.leases[l.Authority.Lease] = &entry{authority: l.Authority, policy: l.Policy, terms: l.Terms, stage: held, sent: sent, left: -1, spec: spec}
+	e, ok := b.leases[a.Lease]
+	if !ok {
+		b.leases[a.Lease] = &entry{authority: a, stage: held, sent: sent, left: -1, spec: spec}
+		return
+	}
+	if e.sent.IsZero() { // else a renewal was quicker, and knows better
+		e.sent = sent
+	}
 }
 
 // Renewed is told the answer to a renewal that was sent then. Answers may come out of
@@ -233,7 +241,8 @@ func (b *Book) Over(id forgeyard.LeaseID) {
 func (b *Book) NotReported(d forgeyard.DeviceID) { delete(b.upkeep, d) }
 
 // Deadline is when the holder of a lease must have stopped. Zero: it has none yet
-// and must not start.
+// and must not start. Of a lease whose terms the log has not told yet it is the send
+// itself: a renewal would not help, and nothing can start.
 func (b *Book) Deadline(id forgeyard.LeaseID) forgeyard.Instant {
 	e, ok := b.leases[id]
 	if !ok || (e.sent.IsZero() && !e.stale) {
@@ -248,6 +257,9 @@ const longPast = forgeyard.Instant(1)
 func (e *entry) deadline() forgeyard.Instant {
 	if e.stale {
 		return longPast
+	}
+	if !e.known {
+		return e.sent
 	}
 	return lease.HolderStop(e.policy, e.terms, e.sent, e.left)
 }
@@ -289,6 +301,7 @@ func (b *Book) Holds() (r job.Resources, leases int) {
 func Step(now forgeyard.Instant, in Input, b *Book) ([]Effect, forgeyard.Instant) {
 	s := stepper{now: now, in: in, book: b, wake: now.Add(time.Second)}
 	mine := s.mine()
+	s.terms(mine)
 	s.deadlines()
 	s.vanished(mine)
 	for _, j := range mine {
@@ -320,13 +333,23 @@ func (s *stepper) mine() []site.Job {
 	return out
 }
 
+// terms takes from the log how long each lease may go on in silence, and nothing from
+// elsewhere: it is what the granter counts by.
+func (s *stepper) terms(mine []site.Job) {
+	for _, j := range mine {
+		if e, ok := s.book.leases[j.Lease.Authority.Lease]; ok {
+			e.policy, e.terms, e.known = j.Lease.Policy, j.Lease.Terms, true
+		}
+	}
+}
+
 // deadlines kills what may no longer act, whatever the log says: that is all a
 // holder can know who hears nothing.
 func (s *stepper) deadlines() {
 	for _, id := range s.ids() {
 		e := s.book.leases[id]
 		d := s.book.Deadline(id)
-		if e.stage == ended || d.IsZero() {
+		if e.stage == ended || d.IsZero() || (!e.known && !e.stale) {
 			continue
 		}
 		if d > s.now {
@@ -393,7 +416,7 @@ func (s *stepper) look(j site.Job) {
 	case !known:
 		// Accepted in the log, and we don't know when we asked: it gets a deadline from the
 		// next renewal, and nothing starts before.
-		s.book.leases[id] = &entry{authority: j.Lease.Authority, policy: j.Lease.Policy, terms: j.Lease.Terms, stage: held, left: -1, spec: j.Spec.Resources}
+		s.book.leases[id] = &entry{authority: j.Lease.Authority, policy: j.Lease.Policy, terms: j.Lease.Terms, known: true, stage: held, left: -1, spec: j.Spec.Resources}
 		return
 	case e.stage == held && j.Lease.State == lease.Accepted && s.book.Deadline(id) > s.now:
 		if j.CancelAt != 0 || e.told { // a cancel while unstarted is applied before the start (K10)
@@ -446,7 +469,7 @@ func (s *stepper) answer(j site.Job) {
 		s.do(Reject{Authority: a, Reason: r.Reason, Detail: r.Detail})
 		return
 	}
-	s.book.leases[a.Lease] = &entry{authority: a, policy: j.Lease.Policy, terms: j.Lease.Terms, stage: asking, left: -1, spec: j.Spec.Resources}
+	s.book.leases[a.Lease] = &entry{authority: a, policy: j.Lease.Policy, terms: j.Lease.Terms, known: true, stage: asking, left: -1, spec: j.Spec.Resources}
 	s.do(Accept{Authority: a})
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
@@ -265,8 +266,8 @@ func TestDelegatedWaitsForItsBound(t *testing.T) {
 		t.Fatalf("it may run for %s", d.Sub(r.now))
 	}
 	j, _ := r.s.Jobs.Get(a.Job)
-	next := j.Lease
-	next.Authority.Lease, next.Authority.Fence.Epoch = "next", 2
+	next := j.Lease.Authority
+	next.Lease, next.Fence.Epoch = "next", 2
 	r.book.Granted(next, job.Resources{}, r.now)
 	if !r.book.Deadline("next").IsZero() {
 		t.Fatal("the next epoch has a deadline that no renewal gave")
@@ -287,7 +288,7 @@ func TestTheLogEndsIt(t *testing.T) {
 	r.apply(site.Reject{Authority: b, Reason: job.RejectPressure})
 	ahead := b
 	ahead.Lease, ahead.Fence.Epoch = "ahead", 9
-	r.book.Granted(lease.Lease{Authority: ahead, Policy: lease.Policy{Policy: job.Continuous}, Terms: lease.DefaultTerms()}, job.Resources{}, r.now)
+	r.book.Granted(ahead, job.Resources{}, r.now)
 	r.want("")
 	if r.book.Deadline("ahead").IsZero() {
 		t.Fatal("an epoch that our copy of the log has not reached was dropped")
@@ -484,4 +485,86 @@ func TestRejectReasons(t *testing.T) {
 			t.Errorf("%+v: %s, want %s", c.spec.Requires, got, c.want)
 		}
 	}
+}
+
+// E06: an epoch that goes on in place is counted by the terms which the log gave it, and
+// not by those of the epoch before: the site's settings may have changed between the two,
+// and the granter counts by the new ones. Until the log has told them nothing starts.
+func TestGoesOnByItsOwnTerms(t *testing.T) {
+	for _, c := range []struct{ was, is string }{{"5m", "15s"}, {"15s", "5m"}} {
+		t.Run(c.was+" to "+c.is, func(t *testing.T) {
+			r := newRig(t)
+			r.apply(site.ConfigSet{Key: "lease.ttl", Value: c.was})
+			a := r.running(r.submit(func(s *job.Spec) {
+				s.Resume = job.Resume{Mode: job.ResumeApplication, FormatName: "x", FormatVersion: 1, Checkpoint: job.CheckpointDecl{Files: []string{"x"}}}
+			}))
+			r.apply(site.ConfigSet{Key: "lease.ttl", Value: c.is})
+			r.book.HandingOver(a.Lease)
+			behind, sent := r.s, r.now
+			next := r.goesOn(a)
+			r.after(time.Second)
+			r.book.Granted(next, job.Resources{}, sent)
+			r.book.Over(a.Lease)
+			ahead := r.s
+			r.s = behind // our own copy of the log comes after the answer
+			r.want("")
+			if d := r.book.Deadline(next.Lease); d > r.now {
+				t.Fatalf("nobody told its terms, and it may run for %s", d.Sub(r.now))
+			}
+			r.s = ahead
+			r.want("start")
+			want, err := time.ParseDuration(c.is)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := r.book.Deadline(next.Lease); d != sent.Add(want) {
+				t.Fatalf("it stops %s after the send, %s is due", d.Sub(sent), want)
+			}
+			r.book.Renewed(next.Lease, r.now, lease.Continue, -1)
+			if d := r.book.Deadline(next.Lease); d != r.now.Add(want) {
+				t.Fatalf("a renewal gives it %s, %s is due", d.Sub(r.now), want)
+			}
+		})
+	}
+}
+
+// A grant in place that comes after the log, or after a word about the lease, takes
+// nothing back: stale is for good.
+func TestGrantedAfterTheLog(t *testing.T) {
+	r := newRig(t)
+	a := r.running(r.submit(func(s *job.Spec) {
+		s.Resume = job.Resume{Mode: job.ResumeApplication, FormatName: "x", FormatVersion: 1, Checkpoint: job.CheckpointDecl{Files: []string{"x"}}}
+	}))
+	r.book.HandingOver(a.Lease)
+	sent := r.now
+	next := r.goesOn(a)
+	r.book.Over(a.Lease)
+	r.want("") // the log first: it has no deadline yet
+	if !r.book.Deadline(next.Lease).IsZero() {
+		t.Fatal("it has a deadline that nobody gave")
+	}
+	told := r.book.Clone()
+	r.book.Granted(next, job.Resources{}, sent)
+	r.want("start")
+	if d := r.book.Deadline(next.Lease); d != sent.Add(15*time.Second) {
+		t.Fatalf("it stops %s after the send", d.Sub(sent))
+	}
+
+	r.book = told
+	r.book.Renewed(next.Lease, r.now, lease.Stale, -1)
+	r.book.Granted(next, job.Resources{}, sent)
+	r.want("")
+}
+
+// goesOn commits a checkpoint of the epoch and is granted the next one in place.
+func (r *rig) goesOn(a forgeyard.Authority) forgeyard.Authority {
+	r.t.Helper()
+	v, err := site.Value[site.Checkpointed](r.apply(site.Checkpoint{Authority: a, Continue: true, Commit: checkpoint.Commit{
+		Seq: 1, Manifest: cas.Sum([]byte("m")), Payload: cas.Sum([]byte("p")), Marker: cas.Sum([]byte("k")), Bytes: 1, Attempt: a.Attempt, Epoch: a.Fence.Epoch,
+		Replicas: []forgeyard.RunnerID{"R1"}, Consistency: checkpoint.Application,
+	}}))
+	if err != nil || v.Next == nil {
+		r.t.Fatalf("no next epoch: %+v, %v", v, err)
+	}
+	return *v.Next
 }

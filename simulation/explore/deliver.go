@@ -112,9 +112,7 @@ func (x *explorer) saved(n int, m *message, b site.Checkpoint, r site.Reply) {
 	case err == nil && v.Next != nil:
 		nd.exec[0] = exec{}
 		j := x.starts.rows[s].job
-		l := j.Lease
-		l.Authority = *v.Next
-		x.note(n, toldGranted, uint64(m.says), m.sent, func(k *agent.Book) { k.Granted(l, j.Spec.Resources, x.r.Counted(slow(m.sent), slow(x.w.tick))) })
+		x.note(n, toldGranted, uint64(m.says), m.sent, func(k *agent.Book) { k.Granted(*v.Next, j.Spec.Resources, x.r.Counted(slow(m.sent), slow(x.w.tick))) })
 		x.over(n, s)
 	case err != nil && forgeyard.KindOf(err) != forgeyard.Stale:
 		x.release(n, interrupted, "its checkpoint was not committed")
