@@ -154,6 +154,21 @@ func (c *client) set(key, value string) {
 	}
 }
 
+// setTTL changes how long leases are, and with it the renewal, which is never more than a
+// third: the shorter renewal comes first.
+func (c *client) setTTL(ttl time.Duration) {
+	n := c.anyone()
+	if n == nil {
+		return
+	}
+	renew := min(n.state().Config.Lease.Renew, (ttl / 3).Truncate(time.Millisecond))
+	n.propose("client", site.ConfigSet{Key: "lease.renew", Value: renew.String()}, proposeFor, func(_ site.Reply, known bool) {
+		if known {
+			n.propose("client", site.ConfigSet{Key: "lease.ttl", Value: ttl.String()}, proposeFor, nil)
+		}
+	})
+}
+
 // remove drains a node and takes it out of the site when its leases have ended; then
 // its machine is switched off.
 func (c *client) remove(n *node) {

@@ -55,6 +55,7 @@ func seededFaults() []seeded {
 		{"a workload outlives its agent", "holder-stops-first", 1, onlyKill, func(h *hooks) { h.orphans = true }},
 		{"a revocation frees protected work at once", "holder-stops-first", 1, takenAway, apply(after(freesAtOnce))},
 		{"a holder says that it stopped before it did", "holder-stops-first", 1, takenAway, func(h *hooks) { h.tellsEarly = true }},
+		{"the next epoch is counted by the old terms", "holder-stops-first", 5, shortened, func(h *hooks) { h.oldTerms = true }},
 		{"a contact renews a hard end", "within-allowance", 1, hardEnds, func(h *hooks) { h.readsOnce = true }},
 		{"what follows a refused command in its entry is not kept", "nothing-lost", 56, crowded, func(h *hooks) { h.skipsRest = true }},
 		{"a command is written before the log's format allows it", "same-state", 2, mixed, func(h *hooks) { h.writesEarly = true }},
@@ -157,6 +158,8 @@ var (
 	revoked = scenario.Taste{Kinds: []string{"cut", "raise"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Delegate: true, Adjust: protectsAlone}
 	// takenAway is protected work whose lease people revoke, from holders who may not hear of it.
 	takenAway = scenario.Taste{Kinds: []string{"revoke", "cut", "revoke"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Longest: 20 * time.Second, Adjust: protects}
+	// shortened is protected work that goes on in place while the site's leases change.
+	shortened = scenario.Taste{Kinds: []string{"ttl", "cut"}, Calm: 5 * time.Second, TTL: 30 * time.Second, Longest: 30 * time.Second, Adjust: goesOnInPlace}
 	// hardEnds is delegated work that has a hard end before it can be done.
 	hardEnds = scenario.Taste{Kinds: []string{"uplink", "kill"}, Calm: 15 * time.Second, Delegate: true, Adjust: endsEarly}
 	// crowded are sites whose disks are slow: commands wait for each other.
@@ -181,6 +184,11 @@ func protects(j *scenario.Job) {
 
 func goesOn(j *scenario.Job) {
 	j.Policy, j.Effects, j.Work, j.Budget, j.Fails = scenario.Policy{Name: "offline", For: 90 * time.Second}, false, 15*time.Second, 12, false
+}
+
+func goesOnInPlace(j *scenario.Job) {
+	protects(j)
+	j.Every, j.Sealed = 15*time.Second, false
 }
 
 func protectsAlone(j *scenario.Job) {

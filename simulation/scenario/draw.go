@@ -37,6 +37,7 @@ func Draw(seed uint64, t Taste) Scenario {
 		d.job(fmt.Sprintf("j%d", i+1))
 	}
 	d.people()
+	d.settings(seed)
 	d.damages()
 	return d.s
 }
@@ -212,6 +213,23 @@ func (d *drawer) people() {
 	}
 }
 
+// settings draws what an administrator changes of the leases while work goes on, by dice
+// of its own: what else a seed means stays as it is.
+func (d *drawer) settings(seed uint64) {
+	if len(d.t.Kinds) > 0 && !d.t.Persons {
+		return
+	}
+	own := drawer{r: rand.New(rand.NewPCG(seed, 0x73657474696e6773))}
+	for own.chance(300) {
+		x := Damage{Kind: "ttl", At: own.within(d.s.Length/6, d.s.Length)}
+		if own.chance(300) {
+			x.Kind = "grace"
+		}
+		own.shapeOf(&x, Damage{})
+		d.s.Damage = append(d.s.Damage, x)
+	}
+}
+
 func (d *drawer) jobOf(delegated bool) string {
 	var names []string
 	for _, j := range d.s.Jobs {
@@ -312,6 +330,10 @@ func (d *drawer) shapeOf(x *Damage, jump Damage) bool {
 	case "wall":
 		x.Node, x.By, x.Word, x.For = d.bad, jump.By, jump.Word, 0
 		return d.bad > 0
+	case "ttl":
+		x.Node, x.For, x.By = 0, 0, d.pick(3*time.Second, 6*time.Second, 15*time.Second, 30*time.Second)
+	case "grace":
+		x.Node, x.For, x.By = 0, 0, d.pick(0, 5*time.Second, 20*time.Second)
 	case "slow-disk":
 		x.By = d.within(20*time.Millisecond, 900*time.Millisecond)
 	case "corrupt":
