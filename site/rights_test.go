@@ -8,7 +8,8 @@ import (
 )
 
 // A member that may not vote speaks for itself: it cannot make tokens, lead, or act in
-// another's name (§3, decision 29).
+// another's name (§3, decision 29). So a runner decides nothing about the state of jobs
+// (RA-547) and gives work to nobody (RA-548): it says what it did, in its own name.
 func TestRights(t *testing.T) {
 	s := &State{}
 	s.Members = s.Members.Put("voter", Member{Runner: "voter", MayVote: true}).Put("runner", Member{Runner: "runner"}).Put("gone", Member{Runner: "gone", MayVote: true, Removed: true})

@@ -245,7 +245,7 @@ func TestE02ColdBootWithNoUplink(t *testing.T) {
 
 // TestE08TwoRunnersOneJob: a runner that is cut off goes on with the authority that it
 // has, while the site gives the job to another. One result counts, on both sides of
-// the cut: what the first has made is refused by its fence.
+// the cut: what the first has made is refused by its fence (RA-477).
 func TestE08TwoRunnersOneJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, options{seed: 108})

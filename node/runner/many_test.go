@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -94,6 +96,38 @@ func TestExecutorGetsTheSpec(t *testing.T) {
 		if want := [][]string{{"A=1"}, {"A=2", "C=3"}}[i]; !slices.Equal(own, want) {
 			t.Errorf("step %d: environment %q, the spec says %q", i+1, own, want)
 		}
+	}
+}
+
+// RA-478: what executes the work is killed under it. The attempt ends as failed, and nothing
+// that it had started lives on.
+func TestExecutorCrash(t *testing.T) {
+	for kind := range executors(t) {
+		t.Run(string(kind), func(t *testing.T) {
+			b := newBench(t)
+			mark := fmt.Sprintf("fy-crash-%s-%d", kind, os.Getpid())
+			s := spec(`(setsid sh -c 'while :; do sleep 1; done; : ` + mark + `' &); echo up; while :; do sleep 1; done`)
+			s.Sandbox = kind
+			a := b.start(task(s))
+			b.await(a, "up")
+			for pid := 0; pid == 0; pid, _ = a.Process() {
+				select {
+				case <-a.Done():
+					t.Fatalf("it ended by itself: %s", b.text(a))
+				case <-time.After(time.Millisecond):
+				}
+			}
+			pid, _ := a.Process()
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if res, end := b.wait(a); end.Kind != EndCompleted || res.Outcome != job.OutcomeFailed || res.Category != job.WorkloadFailed || res.ExitCode != 137 {
+				t.Errorf("%+v %+v", res, end)
+			}
+			if pids := exectest.Alive(t, mark); len(pids) != 0 {
+				t.Errorf("processes %v live on", pids)
+			}
+		})
 	}
 }
 
