@@ -36,7 +36,8 @@ var attemptID = forgeyard.AttemptID(cmp.Or(os.Getenv(envAttempt), forgeyard.Deri
 
 const envAttempt = "FORGEYARD_TEST_ATTEMPT"
 
-// bench is a runner over real executors and a real store.
+// bench is a runner over real executors and a real store. It builds workspaces, as the rig
+// of node/controllers builds capabilities and leases (RA-433).
 type bench struct {
 	t     *testing.T
 	r     *Runner
