@@ -47,6 +47,10 @@ type StateMachine interface {
 	// Restore replaces the whole state by what WriteTo wrote. index is that of
 	// the last entry in it; 0 is the state before the first entry.
 	Restore(r io.Reader, index uint64) error
+	// Rebuilding says, with true, that the state is about to go back: until it is
+	// told false, others must see the one from before, whatever is applied and
+	// restored. Apply, Snapshot, Restore and Hash go on with the new one.
+	Rebuilding(on bool)
 	// Hash names the current state: equal on two nodes that applied the same
 	// index. It is called about once a minute and at each snapshot, and Apply
 	// waits for it.

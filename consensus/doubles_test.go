@@ -61,6 +61,31 @@ type notebook struct {
 	gate    chan struct{} // when set, Snapshot.WriteTo waits for it
 	unread  string        // when set, what this program cannot read
 	refused string        // when set, what it answers with an error
+
+	held     bool    // readers go on to see shown
+	shown    []Entry // what they see
+	wentBack string  // of that, what was lost
+}
+
+// Rebuilding keeps what readers see.
+func (n *notebook) Rebuilding(on bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.held = on
+	n.show()
+}
+
+// show lets readers see the state, and notes if it lacks what they saw before.
+func (n *notebook) show() {
+	if n.held {
+		return
+	}
+	for i, e := range n.shown {
+		if string(e.Data) != "spoilt" && (i >= len(n.entries) || n.entries[i].Index != e.Index) {
+			n.wentBack = fmt.Sprintf("%s at %d was seen, and is not there any more", e.Data, e.Index)
+		}
+	}
+	n.shown = slices.Clone(n.entries)
 }
 
 // noMember is such an answer.
@@ -81,6 +106,7 @@ func (n *notebook) Apply(e Entry) any {
 	}
 	n.entries = append(n.entries, e)
 	n.hash = chain(n.hash, e)
+	n.show()
 	return len(n.entries)
 }
 
@@ -119,6 +145,7 @@ func (n *notebook) Restore(r io.Reader, index uint64) error {
 	for i := range n.entries {
 		n.entries[i].Live = false
 	}
+	n.show()
 	return nil
 }
 

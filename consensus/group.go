@@ -246,6 +246,11 @@ func (g *Group) HashAt(ctx context.Context, index uint64) ([32]byte, error) {
 // Applied is the index of the last entry whose effect is in the state.
 func (g *Group) Applied() uint64 { return g.machine.applied.Load() }
 
+// Suspect reports that the state which readers have here may be wrong, or is not
+// yet what it was: it differs from the group's and is given up, or it is being
+// built again. Ask before you look at the state.
+func (g *Group) Suspect() bool { return g.machine.suspect() }
+
 // Changed is closed at the next apply. Take it before you look at the state.
 func (g *Group) Changed() <-chan struct{} { return g.machine.Changed() }
 

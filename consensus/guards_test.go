@@ -468,6 +468,12 @@ func guardG_DivergedFollowerIsRebuilt(t *testing.T, store townOption) {
 				if sick.fsm.Hash() != leader.fsm.Hash() {
 					t.Error("differs still")
 				}
+				if back := sick.fsm.wentBack; back != "" {
+					t.Errorf("a reader of the state saw it go back: %s", back)
+				}
+				if sick.g.Suspect() {
+					t.Error("it is as good as the others, and still suspect")
+				}
 				if _, err := os.Stat(planPath(sick.cfg.Dir)); !os.IsNotExist(err) {
 					t.Errorf("the plan is still there: %v", err)
 				}
@@ -841,4 +847,5 @@ type hashedAs struct{ salt byte }
 func (hashedAs) Apply(Entry) any                 { return nil }
 func (hashedAs) Snapshot() (Snapshot, error)     { return bytes.NewReader(nil), nil }
 func (hashedAs) Restore(io.Reader, uint64) error { return nil }
+func (hashedAs) Rebuilding(bool)                 {}
 func (h hashedAs) Hash() [32]byte                { return [32]byte{h.salt} }

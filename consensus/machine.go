@@ -17,7 +17,8 @@ import (
 // machine is raft's FSM: it keeps internal entries away from the state
 // machine, and keeps the state machine over restarts of raft in this process.
 // A restarted raft replays from its snapshot; what is applied already is
-// skipped, so readers never see the state go back.
+// skipped, so readers never see the state go back. Nor do they where it is given
+// up and built again: until it is whole, they see the one from before.
 type machine struct {
 	fsm   StateMachine
 	own   nonce
@@ -34,6 +35,11 @@ type machine struct {
 	floor       atomic.Pointer[position] // see liveAfter; nil: nothing is live yet
 	quarantined atomic.Bool
 	halted      atomic.Pointer[Halt] // nothing is applied any more
+
+	// goal is where what readers see ends, while the state behind it is built
+	// again. 0: they see the state. Written by the applying goroutine, or where
+	// no raft runs.
+	goal atomic.Uint64
 
 	// seen is the last index that the current raft instance has passed through
 	// here. Below applied it is replaying. Owned by the applying goroutine.
@@ -62,22 +68,63 @@ func newMachine(fsm StateMachine, own nonce, stamp stamper, off guardsOff) (*mac
 func (m *machine) hash() [32]byte { return m.stamp.put(m.fsm.Hash()) }
 
 // reset returns to the state before the first entry. No raft may be running.
-func (m *machine) reset() error {
+// Readers go on with what they have, until the state reaches whole again.
+func (m *machine) reset(whole uint64) error {
+	if whole > 0 {
+		m.hold(whole)
+	}
 	m.applied.Store(0)
 	m.forgetMarks()
-	return m.fsm.Restore(bytes.NewReader(m.blank), 0)
+	err := m.fsm.Restore(bytes.NewReader(m.blank), 0)
+	if whole == 0 {
+		m.release() // they never saw more than the blank one
+	}
+	return err
 }
+
+// whole is the index up to which readers have the state.
+func (m *machine) whole() uint64 {
+	if g := m.goal.Load(); g != 0 {
+		return g
+	}
+	return m.applied.Load()
+}
+
+// hold keeps from readers what becomes of the state until it reaches an index.
+func (m *machine) hold(until uint64) {
+	if m.goal.Swap(until) == 0 {
+		m.fsm.Rebuilding(true)
+	}
+}
+
+func (m *machine) release() {
+	if m.goal.Load() != 0 {
+		m.fsm.Rebuilding(false)
+		m.goal.Store(0) // last: whoever finds no goal reads the new state
+	}
+}
+
+func (m *machine) reached(index uint64) {
+	m.applied.Store(index)
+	if index >= m.goal.Load() {
+		m.release()
+	}
+}
+
+// suspect says that nothing should be begun on the strength of what readers see.
+func (m *machine) suspect() bool { return m.quarantined.Load() || m.goal.Load() != 0 }
 
 // liveAfter says that at some time since this process opened the group the
 // leader of p.Term had committed up to p.Index, as far as it knew. It knows
 // exactly once it has committed in its own term; until then, what it committed
 // of older terms is not known to be new. So an entry is live if it is above
-// p.Index and not of an older term. The first word stands.
+// p.Index and not of an older term. The first word stands. What is applied again
+// to a state that is built again is not.
 func (m *machine) liveAfter(p position) { m.floor.CompareAndSwap(nil, &p) }
 
 func (m *machine) live(l *raft.Log) bool {
 	f := m.floor.Load()
-	return f != nil && l.Index > f.Index && l.Term >= f.Term
+	return f != nil && l.Index > max(f.Index, m.goal.Load()) && l.Term >= f.Term
 }
 
 // Apply implements raft.FSM; raft calls ApplyBatch instead.
@@ -100,7 +147,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 				continue
 			}
 		}
-		m.applied.Store(l.Index)
+		m.reached(l.Index)
 	}
 	m.announce()
 	return values
@@ -207,7 +254,7 @@ func (m *machine) wait(ctx context.Context, index uint64, quit <-chan struct{}) 
 		if m.quarantined.Load() {
 			return forgeyard.E("read", forgeyard.Unavailable, errQuarantined)
 		}
-		if m.applied.Load() >= index {
+		if m.goal.Load() == 0 && m.applied.Load() >= index {
 			return nil
 		}
 		if h := m.halted.Load(); h != nil {
@@ -277,6 +324,8 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if at.index <= m.applied.Load() {
 		return nil // an older one, at a restart inside the process
 	}
+	whole := m.whole()
+	m.hold(max(whole, at.index)) // it shows only once its hash is known to be right
 	err = m.fsm.Restore(r, at.index)
 	if got := [32]byte{}; err == nil {
 		if got = m.hash(); got != at.hash && m.stamp.compares(at.hash) && !m.off.hash {
@@ -289,10 +338,10 @@ func (m *machine) Restore(r io.ReadCloser) error {
 		return err // the state that was there stays
 	}
 	if err != nil {
-		return errors.Join(err, m.reset())
+		return errors.Join(err, m.reset(whole))
 	}
 	m.forgetMarks()
-	m.applied.Store(at.index)
+	m.reached(at.index)
 	m.announce()
 	return nil
 }

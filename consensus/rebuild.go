@@ -119,7 +119,7 @@ func (g *Group) wipeStore(s *guardedStore, p *rebuildPlan) error {
 		if err := os.RemoveAll(snapshotDir(g.cfg.Dir)); err != nil {
 			return err
 		}
-		if err := g.machine.reset(); err != nil {
+		if err := g.machine.reset(g.machine.whole()); err != nil {
 			return err
 		}
 	}

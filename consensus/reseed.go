@@ -268,14 +268,16 @@ func (in *instance) seedSnapshot(r *Reseed) error {
 	}
 	term := in.g.Term()
 	if m.applied.Load() < r.Index {
+		whole := m.whole()
+		m.hold(r.Index) // what the state may refuse is seen by nobody
 		if err := in.takeIn(r); err != nil {
 			return err
 		}
 		v := m.fsm.Apply(Entry{Index: r.Index, Term: term, Data: r.Command})
 		if f, ok := v.(interface{ Err() error }); ok && f.Err() != nil {
-			return errors.Join(forgeyard.E("reseed", forgeyard.KindOf(f.Err()), fmt.Errorf("%w: %w", errRefused, f.Err())), m.reset())
+			return errors.Join(forgeyard.E("reseed", forgeyard.KindOf(f.Err()), fmt.Errorf("%w: %w", errRefused, f.Err())), m.reset(whole))
 		}
-		m.applied.Store(r.Index)
+		m.reached(r.Index)
 		m.announce()
 	}
 	m.seen = r.Index

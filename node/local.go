@@ -111,7 +111,8 @@ func (n *Node) agentLoop(ctx context.Context) error {
 	for {
 		changed := n.replica.Changed()
 		now := n.clock.Now()
-		in := agent.Input{State: n.replica.State(), Me: n.enrolment.RunnerID, Session: n.session, Refusing: n.refusing(), Caps: n.capsNow()}
+		suspect := n.group.Suspect() // before the state: see there
+		in := agent.Input{State: n.replica.State(), Suspect: suspect, Me: n.enrolment.RunnerID, Session: n.session, Refusing: n.refusing(), Caps: n.capsNow()}
 		n.local.mu.Lock()
 		effects, wake := agent.Step(now, in, n.local.book)
 		n.local.mu.Unlock()

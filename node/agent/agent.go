@@ -90,7 +90,10 @@ func (CheckDevice) effect() {}
 
 // Input is what the node knows now.
 type Input struct {
-	State   *site.State
+	State *site.State
+	// Suspect says that State may be wrong: it differs from the group's, or is being built
+	// again. Nothing follows from it then; deadlines hold as ever.
+	Suspect bool
 	Me      forgeyard.RunnerID
 	Session forgeyard.SessionID
 	// Refusing lists the reasons for taking no work now: draining, pressure, clock. The
@@ -141,7 +144,14 @@ type Book struct {
 	// from the first, we must not count from the second.
 	doubted map[forgeyard.LeaseID]bool
 	upkeep  map[forgeyard.DeviceID]upkeep // asked of the shell, its report not in the log yet
+	// past are leases that were started here and that the log ended, the newest maxPast. A
+	// copy of the log that turns out to be wrong, or older, may call one live again.
+	past []forgeyard.LeaseID
 }
+
+// maxPast is far more leases than may end here between the mistake of a state and the
+// comparison that finds it, which comes once a minute.
+const maxPast = 1024
 
 type upkeep struct {
 	token uint64
@@ -300,6 +310,10 @@ func (b *Book) Holds() (r job.Resources, leases int) {
 // Step returns what to do now and when to look again at the latest.
 func Step(now forgeyard.Instant, in Input, b *Book) ([]Effect, forgeyard.Instant) {
 	s := stepper{now: now, in: in, book: b, wake: now.Add(time.Second)}
+	if in.Suspect {
+		s.deadlines()
+		return s.effects, s.wake
+	}
 	mine := s.mine()
 	s.terms(mine)
 	s.deadlines()
@@ -392,16 +406,26 @@ func (s *stepper) vanished(mine []site.Job) {
 		if e.stage == running {
 			s.do(Kill{Lease: id, Why: "the log says that its lease ended"})
 		}
-		delete(s.book.leases, id)
+		s.book.forget(id)
 	}
 }
 
+// forget takes a lease out of the book. If it was started, it never is again.
+func (b *Book) forget(id forgeyard.LeaseID) {
+	if e := b.leases[id]; e.stage == running || e.stage == ended {
+		b.past = append(b.past[max(0, len(b.past)-maxPast+1):], id)
+	}
+	delete(b.leases, id)
+}
+
 // seen reports whether our copy of the log has reached the epoch of the entry, so
-// that its absence means something.
+// that its absence means something. A copy that has not the job may be older than the
+// job, or so much newer that the job is forgotten: of what is not over here it says
+// nothing, and the deadline, which nobody moves for a lease that ended, ends it.
 func (s *stepper) seen(e *entry) bool {
 	j, ok := s.in.State.Jobs.Get(e.authority.Job)
 	if !ok {
-		return true
+		return e.stage == ended
 	}
 	return j.Fence().Compare(e.authority.Fence) >= 0
 }
@@ -410,6 +434,8 @@ func (s *stepper) look(j site.Job) {
 	id := j.Lease.Authority.Lease
 	e, known := s.book.leases[id]
 	switch {
+	case !known && slices.Contains(s.book.past, id):
+		return // it is not renewed: the site learns by its end that nothing runs
 	case !known && j.Lease.State == lease.Offered:
 		s.answer(j)
 		return

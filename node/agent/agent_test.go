@@ -568,3 +568,64 @@ func (r *rig) goesOn(a forgeyard.Authority) forgeyard.Authority {
 	}
 	return *v.Next
 }
+
+// RA-258: a state that is wrong, or is being built again, starts and ends nothing here.
+// Only the deadline does.
+func TestASuspectStateSaysNothing(t *testing.T) {
+	r := newRig(t)
+	id := r.submit(nil)
+	r.offer(id)
+	r.in.Suspect = true
+	r.want("")
+	r.in.Suspect = false
+	r = newRig(t)
+	a := r.running(r.submit(nil))
+	r.apply(site.Expire{Job: a.Job, Lease: a.Lease})
+	r.in.Suspect = true
+	r.want("")
+	r.after(16 * time.Second)
+	r.want("kill: its lease is over: nothing was heard in time")
+}
+
+// RA-258: one lease starts at most one execution, also where our copy of the log is lost,
+// older than the job, or wrong, and comes back as it was.
+func TestOneStartWhateverTheLogForgets(t *testing.T) {
+	r := newRig(t)
+	blank, before := &site.State{}, r.s
+	a := r.running(r.submit(nil))
+	whole := r.s
+	for _, older := range []*site.State{blank, before} {
+		r.s = older
+		r.want("")
+		r.s = whole
+		r.want("")
+		r.book.Renewed(a.Lease, r.now, lease.Continue, -1)
+		r.want("")
+	}
+	if r.book.Active() != 1 {
+		t.Fatal("what runs was forgotten")
+	}
+	// A wrong state ends it. The right one calls it live again.
+	r.apply(site.Expire{Job: a.Job, Lease: a.Lease})
+	r.want("kill: the log says that its lease ended")
+	r.s = whole
+	r.want("")
+	r.book.Renewed(a.Lease, r.now, lease.Continue, -1)
+	r.want("")
+	if len(r.book.ToRenew()) != 0 {
+		t.Fatal("what was killed is renewed: nobody will learn that it does not run")
+	}
+}
+
+// What the book keeps of leases that are over is bounded.
+func TestPastIsBounded(t *testing.T) {
+	b := NewBook()
+	for i := range maxPast + 5 {
+		id := forgeyard.LeaseID(fmt.Sprint(i))
+		b.leases[id] = &entry{stage: ended}
+		b.forget(id)
+	}
+	if len(b.past) != maxPast || b.past[0] != "5" || len(b.leases) != 0 {
+		t.Fatalf("%d leases, from %s", len(b.past), b.past[0])
+	}
+}

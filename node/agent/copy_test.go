@@ -15,10 +15,12 @@ func TestCopyIsWhole(t *testing.T) {
 		b.leases["l"] = &entry{authority: forgeyard.Authority{Lease: "l"}, stage: held, sent: 1, left: -1}
 		b.doubted["m"] = true
 		b.upkeep["d"] = upkeep{token: 7}
+		b.past = []forgeyard.LeaseID{"k"}
 		return b
 	}
 	changes := []func(*Book){
 		func(b *Book) { b.leases["l"].stage = running }, func(b *Book) { delete(b.doubted, "m") }, func(b *Book) { b.NotReported("d") },
+		func(b *Book) { b.past[0] = "j" },
 	}
 	if n := reflect.TypeFor[Book]().NumField(); n != len(changes) {
 		t.Fatalf("a book has %d fields, %d are tried here", n, len(changes))

@@ -21,7 +21,10 @@ import (
 
 // Replica implements consensus.StateMachine over site.State.
 type Replica struct {
-	state atomic.Pointer[site.State]
+	state atomic.Pointer[site.State] // what the log has built
+	shown atomic.Pointer[site.State] // what others see: state, but while that is built again
+
+	held bool // shown stays; of the goroutine that calls the consensus.StateMachine
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -44,6 +47,7 @@ var _ consensus.StateMachine = (*Replica)(nil)
 func New() *Replica {
 	r := &Replica{changed: make(chan struct{})}
 	r.state.Store(&site.State{})
+	r.shown.Store(r.state.Load())
 	return r
 }
 
@@ -51,8 +55,10 @@ func New() *Replica {
 // Apply: it must be quick, and never propose. Add all before the log opens.
 func (r *Replica) Observe(f func(Applied)) { r.observe = append(r.observe, f) }
 
-// State returns the newest state. It never changes; keep it as long as you like.
-func (r *Replica) State() *site.State { return r.state.Load() }
+// State returns the newest whole state. It never changes; keep it as long as you like.
+// Later calls never return an older one: a state that is given up and built again from
+// the log shows when it has come as far (RA-258).
+func (r *Replica) State() *site.State { return r.shown.Load() }
 
 // Changed returns a channel that is closed at the next change. Take it before State.
 func (r *Replica) Changed() <-chan struct{} {
@@ -81,6 +87,21 @@ func (r *Replica) Apply(e consensus.Entry) any {
 
 func (r *Replica) set(s *site.State) {
 	r.state.Store(s)
+	if !r.held {
+		r.show(s)
+	}
+}
+
+// Rebuilding implements consensus.StateMachine.
+func (r *Replica) Rebuilding(on bool) {
+	r.held = on
+	if !on {
+		r.show(r.state.Load())
+	}
+}
+
+func (r *Replica) show(s *site.State) {
+	r.shown.Store(s)
 	r.mu.Lock()
 	close(r.changed)
 	r.changed = make(chan struct{})

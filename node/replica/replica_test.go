@@ -103,3 +103,43 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		t.Fatalf("%v %+v", err, r.State())
 	}
 }
+
+// RA-258: while the state is built again, readers keep the last whole one, and the log goes
+// on to the new one. They see that, and are woken, when it is said to be whole.
+func TestReadersNeverSeeHalfAState(t *testing.T) {
+	r := New()
+	r.Apply(initEntry())
+	r.Apply(drill(2, true))
+	whole, ch := r.State(), r.Changed()
+
+	r.Rebuilding(true)
+	if err := r.Restore(strings.NewReader(""), 0); err != nil {
+		t.Fatal(err)
+	}
+	blank := (&site.State{}).Hash()
+	if r.Hash() != blank || r.State() != whole {
+		t.Fatalf("the log builds on step %d, readers see step %d", r.state.Load().Step, r.State().Step)
+	}
+	r.Apply(initEntry())
+	select {
+	case <-ch:
+		t.Fatal("a reader was woken for nothing")
+	default:
+	}
+	var before, after uint64
+	r.Observe(func(a Applied) { before, after = a.Before.Step, a.State.Step })
+	r.Apply(drill(2, false))
+	if before != 1 || after != 2 || r.State() != whole {
+		t.Fatalf("an observer saw steps %d and %d", before, after)
+	}
+
+	r.Rebuilding(false)
+	select {
+	case <-ch:
+	default:
+		t.Fatal("nobody was woken")
+	}
+	if r.State() == whole || r.State().Step != 2 || r.State().Hash() != whole.Hash() {
+		t.Fatalf("step %d", r.State().Step)
+	}
+}

@@ -279,6 +279,7 @@ func (x *explorer) look(n int) {
 		b := x.books.rows[nd.book].Clone()
 		in := agent.Input{State: x.sites.rows[nd.view].st, Me: x.runner[n], Session: sessionID(n, nd.session), Caps: x.c.caps(n)}
 		effects, _ := x.r.Agent(slow(x.w.tick), in, b)
+		b.TrustLog() // no copy of the log goes back here
 		return stepped{x.bookID(b), x.agentEffects(effects)}
 	})
 	nd.book = s.book

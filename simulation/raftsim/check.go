@@ -25,6 +25,7 @@ import (
 //	current-reads        a confirmed read has what was acknowledged before it began
 //	one-current-epoch    no grant while another is live, and epochs count by one
 //	stale-never-commits  nothing is taken under another authority than the newest
+//	started-once         no process starts one epoch twice
 //	holder-stops-first   nobody acts for protected work that is granted to another
 type checks struct {
 	w *world
@@ -37,6 +38,13 @@ type checks struct {
 	acked  uint64 // the highest step that a client was told of
 	head   *site.State
 	newest map[forgeyard.JobID]forgeyard.Authority
+	begun  map[start]bool
+}
+
+// start is one epoch in one process.
+type start struct {
+	process   *process
+	authority forgeyard.Authority
 }
 
 // What steps holds of a step that is not a command's.
@@ -49,7 +57,7 @@ const (
 const hashEvery = 64
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, stepOf: map[forgeyard.MessageID]uint64{}, hashes: map[uint64][32]byte{}, terms: map[uint64]*process{}, head: &site.State{}, newest: map[forgeyard.JobID]forgeyard.Authority{}}
+	return &checks{w: w, stepOf: map[forgeyard.MessageID]uint64{}, hashes: map[uint64][32]byte{}, terms: map[uint64]*process{}, head: &site.State{}, newest: map[forgeyard.JobID]forgeyard.Authority{}, begun: map[start]bool{}}
 }
 
 // applied is told of each command, by each machine.
@@ -214,6 +222,17 @@ func (c *checks) read(p *process, saw, acked uint64) {
 	if saw < acked {
 		c.w.fail("current-reads", "%s confirmed a read of step %d after step %d was acknowledged", p.m.name, saw, acked)
 	}
+}
+
+// started is told of every start of a workload.
+func (c *checks) started(x *execution) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := start{x.p, x.authority}
+	if c.begun[s] {
+		c.w.fail("started-once", "%s starts %s for the second time", x.p.m.name, short(x.authority))
+	}
+	c.begun[s] = true
 }
 
 // ran is told of every instant at which a workload acts.

@@ -142,8 +142,9 @@ func (p *process) agentLoop() {
 	for {
 		changed := p.replica.Changed()
 		now := p.m.clk.Now()
+		suspect := p.group.Suspect() // before the state
 		p.mu.Lock()
-		effects, wake := agent.Step(now, agent.Input{State: p.replica.State(), Me: p.m.runner, Session: p.session, Caps: caps()}, p.book)
+		effects, wake := agent.Step(now, agent.Input{State: p.replica.State(), Suspect: suspect, Me: p.m.runner, Session: p.session, Caps: caps()}, p.book)
 		for _, a := range p.book.ToRenew() {
 			if p.book.Deadline(a.Lease).IsZero() {
 				p.askRenewal()
@@ -217,6 +218,7 @@ func (p *process) begin(j site.Job, l lease.Lease) {
 	p.execs[l.Authority.Lease] = x
 	p.mu.Unlock()
 	p.w.trace("%s starts %s", p.m.name, short(x.authority))
+	p.w.check.started(x)
 	p.tasks.Go(x.run)
 }
 
