@@ -42,19 +42,20 @@ func (h *Halt) Unwrap() error { return h.Err }
 type StateMachine interface {
 	// Apply must be deterministic. Its value goes to the proposer, if local.
 	Apply(e Entry) any
-	// Snapshot captures the current state; it must be cheap, Apply waits for it.
+	// Snapshot captures the current state; it must be cheap, Apply waits for it. What it
+	// returned is written while Apply goes on.
 	Snapshot() (Snapshot, error)
 	// Restore replaces the whole state by what WriteTo wrote. index is that of
 	// the last entry in it; 0 is the state before the first entry.
 	Restore(r io.Reader, index uint64) error
 	// Rebuilding says, with true, that the state is about to go back: until it is
 	// told false, others must see the one from before, whatever is applied and
-	// restored. Apply, Snapshot, Restore and Hash go on with the new one.
+	// restored. Apply, Snapshot, Restore and Hasher go on with the new one.
 	Rebuilding(on bool)
-	// Hash names the current state: equal on two nodes that applied the same
-	// index. It is called about once a minute and at each snapshot, and Apply
-	// waits for it.
-	Hash() [32]byte
+	// Hasher captures the current state, as Snapshot does, and returns what names it:
+	// equal on two nodes that applied the same index. It is called about once a minute
+	// and at each snapshot; the hash is computed while Apply goes on.
+	Hasher() func() [32]byte
 }
 
 // Timings are durations; zero means the default. A site with slow links or

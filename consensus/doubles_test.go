@@ -155,6 +155,18 @@ func (n *notebook) Hash() [32]byte {
 	return n.hash
 }
 
+func (n *notebook) Hasher() func() [32]byte {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h, gate := n.hash, n.gate
+	return func() [32]byte {
+		if gate != nil {
+			<-gate
+		}
+		return h
+	}
+}
+
 // spoil changes the state behind everybody's back.
 func (n *notebook) spoil() {
 	n.mu.Lock()

@@ -237,8 +237,13 @@ func (g *Group) HashAt(ctx context.Context, index uint64) ([32]byte, error) {
 	if err := g.WaitApplied(ctx, index); err != nil {
 		return [32]byte{}, err
 	}
-	if h, ok := g.machine.markAt(index); ok {
-		return h, nil
+	if k := g.machine.markAt(index); k != nil {
+		select {
+		case <-k.done:
+			return k.hash, nil
+		case <-ctx.Done():
+			return [32]byte{}, waitError("state hash", ctx)
+		}
 	}
 	return [32]byte{}, forgeyard.Errorf("state hash", forgeyard.NotFound, "no mark at index %d is remembered", index)
 }

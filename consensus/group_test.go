@@ -136,6 +136,7 @@ func followerCatchesUpBySnapshot(t *testing.T, store townOption) {
 	})
 }
 
+// Neither writing the state nor its hash keeps Apply waiting, however long they take.
 func TestSnapshotDoesNotStopApply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tn := newTown(t, 1, nil)
@@ -150,6 +151,9 @@ func TestSnapshotDoesNotStopApply(t *testing.T) {
 		go func() { done <- r.g.Snapshot(bg) }()
 		synctest.Wait()
 		tn.put(r, "while it is written")
+		r.g.proposeMark()
+		synctest.Wait()
+		tn.put(r, "while it is hashed")
 		close(gate)
 		if err := <-done; err != nil {
 			t.Fatal(err)

@@ -47,7 +47,14 @@ type machine struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // made when somebody asks, closed at the next apply
-	marks   []stateHeader // the newest maxMarks, by index
+	marks   []*mark       // the newest maxMarks, by index
+}
+
+// mark is the hash of the state at an index, which is computed aside.
+type mark struct {
+	index uint64
+	done  chan struct{} // closed when hash is there
+	hash  [32]byte
 }
 
 var _ raft.BatchingFSM = (*machine)(nil)
@@ -65,7 +72,11 @@ func newMachine(fsm StateMachine, own nonce, stamp stamper, off guardsOff) (*mac
 	return m, nil
 }
 
-func (m *machine) hash() [32]byte { return m.stamp.put(m.fsm.Hash()) }
+// hasher captures the state, and returns what computes its hash.
+func (m *machine) hasher() func() [32]byte {
+	h := m.fsm.Hasher()
+	return func() [32]byte { return m.stamp.put(h()) }
+}
 
 // reset returns to the state before the first entry. No raft may be running.
 // Readers go on with what they have, until the state reaches whole again.
@@ -177,34 +188,42 @@ func (m *machine) applyOne(l *raft.Log) any {
 		}
 		return at
 	case frameMark:
-		m.mark(stateHeader{index: l.Index, hash: m.hash()}, f.from == m.own)
+		m.mark(l.Index, m.hasher(), f.from == m.own)
 	case frameCheck:
 		m.check(f)
 	}
 	return nil
 }
 
-func (m *machine) mark(h stateHeader, ours bool) {
+// mark remembers the hash of the state as it is now, and tells the check of it if the
+// mark is ours. Apply goes on meanwhile.
+func (m *machine) mark(index uint64, hash func() [32]byte, ours bool) {
+	k := &mark{index: index, done: make(chan struct{})}
 	m.mu.Lock()
 	if len(m.marks) >= maxMarks {
 		m.marks = m.marks[1:]
 	}
-	m.marks = append(m.marks, h)
+	m.marks = append(m.marks, k)
 	m.mu.Unlock()
-	if ours {
-		select {
-		case m.marked <- h:
-		default:
+	go func() {
+		k.hash = hash()
+		close(k.done)
+		if ours {
+			select {
+			case m.marked <- stateHeader{index: index, hash: k.hash}:
+			default:
+			}
 		}
-	}
+	}()
 }
 
 func (m *machine) check(f frame) {
-	mine, ok := m.markAt(f.index)
-	if !ok || m.off.hash || !m.stamp.compares(f.hash) {
+	mine := m.markAt(f.index)
+	if mine == nil || m.off.hash || !m.stamp.compares(f.hash) {
 		return // restored from a snapshot since the mark, or the hash is of another program's making
 	}
-	if mine == f.hash {
+	<-mine.done // most voters have told the leader theirs by now
+	if mine.hash == f.hash {
 		m.onChecked(f.index)
 		return
 	}
@@ -212,15 +231,16 @@ func (m *machine) check(f frame) {
 	m.onDiverged(f.index)
 }
 
-func (m *machine) markAt(index uint64) ([32]byte, bool) {
+// markAt is the mark at an index, or nil.
+func (m *machine) markAt(index uint64) *mark {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, h := range m.marks {
-		if h.index == index {
-			return h.hash, true
+	for _, k := range m.marks {
+		if k.index == index {
+			return k
 		}
 	}
-	return [32]byte{}, false
+	return nil
 }
 
 func (m *machine) forgetMarks() {
@@ -287,17 +307,18 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &capturedState{stateHeader{index: at, hash: m.hash()}, state}, nil
+	return &capturedState{at, m.hasher(), state}, nil
 }
 
 type capturedState struct {
-	header stateHeader
-	state  Snapshot
+	index uint64
+	hash  func() [32]byte
+	state Snapshot
 }
 
 // Persist implements raft.FSMSnapshot.
 func (c *capturedState) Persist(sink raft.SnapshotSink) error {
-	_, err := sink.Write(c.header.encode())
+	_, err := sink.Write(stateHeader{index: c.index, hash: c.hash()}.encode())
 	if err == nil {
 		_, err = c.state.WriteTo(sink)
 	}
@@ -328,7 +349,7 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	m.hold(max(whole, at.index)) // it shows only once its hash is known to be right
 	err = m.fsm.Restore(r, at.index)
 	if got := [32]byte{}; err == nil {
-		if got = m.hash(); got != at.hash && m.stamp.compares(at.hash) && !m.off.hash {
+		if got = m.hasher()(); got != at.hash && m.stamp.compares(at.hash) && !m.off.hash {
 			err = forgeyard.Errorf("snapshot", forgeyard.Corrupt, "state hash %x after restore is not %x, which the snapshot names", got[:6], at.hash[:6])
 		}
 	}

@@ -133,5 +133,11 @@ func (r *Replica) Restore(src io.Reader, index uint64) error {
 	return nil
 }
 
-// Hash implements consensus.StateMachine.
-func (r *Replica) Hash() [32]byte { return r.state.Load().Hash() }
+// Hasher implements consensus.StateMachine.
+func (r *Replica) Hasher() func() [32]byte {
+	s := r.state.Load()
+	return func() [32]byte { return s.Hash() }
+}
+
+// Hash names the state that the log has built.
+func (r *Replica) Hash() [32]byte { return r.Hasher()() }
