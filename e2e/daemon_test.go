@@ -323,13 +323,30 @@ func died(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// damage copies a file and changes one byte in its middle.
+// damage copies a file and changes one byte of it, in its middle or where it is told.
 func damage(ts *testscript.TestScript, _ bool, args []string) {
-	if len(args) != 2 {
-		ts.Fatalf("usage: damage FILE TO")
+	if len(args) != 2 && len(args) != 3 {
+		ts.Fatalf("usage: damage FILE TO [BYTE]")
 	}
 	b, err := os.ReadFile(ts.MkAbs(args[0]))
 	ts.Check(err)
-	b[len(b)/2] ^= 1
+	at := len(b) / 2
+	if len(args) == 3 {
+		at, err = strconv.Atoi(args[2])
+		ts.Check(err)
+	}
+	b[at] ^= 1
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), b, 0o600))
+}
+
+// cut copies the first bytes of a file.
+func cut(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: cut FILE TO BYTES")
+	}
+	n, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	b, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), b[:n], 0o600))
 }

@@ -122,7 +122,7 @@ func TestStories(t *testing.T) {
 			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "pause": pause, "resume": resume, "gone": gone, "lives": processLives, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
 			"json": jsonIs, "keep": keep, "wait-json": waitJSON, "expand": expandFile, "pty": openPTY, "tmpfs": mountTmpfs, "fill": fill, "log": logSays,
 			"keepline": keepLine, "forge": forge, "wait-text": waitText, "watch": watch, "said": said, "interrupt": interrupt, "ended": endedBy, "same": sameBytes,
-			"died": died, "damage": damage,
+			"died": died, "damage": damage, "cut": cut,
 		},
 	})
 }

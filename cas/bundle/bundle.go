@@ -48,6 +48,9 @@ const (
 	maxPins      = 1024
 	maxIndex     = 128 << 20 // MaxObjects of 75 bytes, and the records
 	maxSignature = 64 << 10  // a signature and what proves the signer's right
+
+	// MaxHeadBytes bounds what ReadHead reads.
+	MaxHeadBytes = maxIndex + maxSignature + fixed
 	fixed        = len(magic) + 4 + 4
 )
 
@@ -203,11 +206,12 @@ func (h Head) Bytes() []byte {
 func ReadHead(r io.Reader) (Head, error) {
 	const op = "bundle"
 	var start [fixed]byte
-	if _, err := io.ReadFull(r, start[:]); err != nil {
-		return Head{}, cut(err, "its first bytes")
+	got, err := io.ReadFull(r, start[:])
+	if k := min(got, len(magic)); string(start[:k]) != magic[:k] {
+		return Head{}, forgeyard.Errorf(op, forgeyard.Invalid, "it begins with %q: that is no bundle", start[:k])
 	}
-	if string(start[:len(magic)]) != magic {
-		return Head{}, forgeyard.Errorf(op, forgeyard.Invalid, "it begins with %q: that is no bundle", start[:len(magic)])
+	if err != nil {
+		return Head{}, cut(err, "its first bytes")
 	}
 	n, s := binary.BigEndian.Uint32(start[len(magic):]), binary.BigEndian.Uint32(start[len(magic)+4:])
 	if n > maxIndex || s > maxSignature {

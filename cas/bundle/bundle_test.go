@@ -111,15 +111,15 @@ func TestRoundTrip(t *testing.T) {
 	}
 	to := store(t)
 	var done int64
-	if err := Import(bg, got, bytes.NewReader(b), to, func(n int64) { done += n }); err != nil {
-		t.Fatal(err)
+	if fresh, err := Import(bg, got, bytes.NewReader(b), to, func(n int64) { done += n }); err != nil || fresh != h.Index.DataSize() {
+		t.Fatal(fresh, err)
 	}
 	if done != h.Index.DataSize() {
 		t.Errorf("progress ends at %d of %d", done, h.Index.DataSize())
 	}
 	wantWhole(t, from, to, h)
 	done = 0
-	if err := Import(bg, got, noFile{t}, to, func(n int64) { done += n }); err != nil || done != h.Index.DataSize() {
+	if fresh, err := Import(bg, got, noFile{t}, to, func(n int64) { done += n }); err != nil || fresh != 0 || done != h.Index.DataSize() {
 		t.Errorf("a second import: %v, %d bytes", err, done)
 	}
 }
@@ -164,14 +164,14 @@ func TestImportGoesOn(t *testing.T) {
 	b := file(t, from, h)
 	for _, n := range []int64{h.DataAt() + 1, h.DataAt() + cas.BlockSize + 5000, h.DataAt() + 2*cas.BlockSize + 400, h.Size() - 1} {
 		to := store(t)
-		err := Import(bg, h, bytes.NewReader(b[:n]), to, nil)
+		first, err := Import(bg, h, bytes.NewReader(b[:n]), to, nil)
 		castest.WantKind(t, err, forgeyard.Corrupt)
 		if !strings.Contains(err.Error(), "the file ends at byte") {
 			t.Errorf("%v", err)
 		}
 		c := &counting{r: bytes.NewReader(b)}
-		if err := Import(bg, h, c, to, nil); err != nil {
-			t.Fatal(err)
+		if rest, err := Import(bg, h, c, to, nil); err != nil || first+rest != h.Index.DataSize() {
+			t.Fatalf("%d bytes and then %d were brought: %v", first, rest, err)
 		}
 		wantWhole(t, from, to, h)
 		// The manifest is read again, and at most one block was on its way.
@@ -201,7 +201,7 @@ func TestWrongBytes(t *testing.T) {
 		b := slices.Clone(whole)
 		b[at] ^= 0x40
 		to := store(t)
-		err := Import(bg, h, bytes.NewReader(b), to, nil)
+		_, err := Import(bg, h, bytes.NewReader(b), to, nil)
 		castest.WantKind(t, err, forgeyard.Corrupt)
 		if good, _ := Verify(bg, h, bytes.NewReader(b), nil); h.DataAt()+good > at {
 			t.Errorf("byte %d is wrong, and %d are called right", at, good)
@@ -225,7 +225,8 @@ func TestLyingManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := append(append(h.Bytes(), m...), one...)
-	castest.WantKind(t, Import(bg, h, bytes.NewReader(f), store(t), nil), forgeyard.Corrupt)
+	_, err = Import(bg, h, bytes.NewReader(f), store(t), nil)
+	castest.WantKind(t, err, forgeyard.Corrupt)
 	_, err = Verify(bg, h, bytes.NewReader(f), nil)
 	castest.WantKind(t, err, forgeyard.Corrupt)
 	castest.WantKind(t, Data(bg, h, s, 0, &bytes.Buffer{}), forgeyard.Corrupt)
@@ -249,9 +250,10 @@ func TestInterrupted(t *testing.T) {
 	b := file(t, from, h)
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
+	_, ierr := Import(ctx, h, bytes.NewReader(b), store(t), nil)
 	_, verr := Verify(ctx, h, bytes.NewReader(b), nil)
 	_, cerr := Closure(ctx, from, h.Index.Pins)
-	for _, err := range []error{Import(ctx, h, bytes.NewReader(b), store(t), nil), Data(ctx, h, from, 0, &bytes.Buffer{}), verr, cerr} {
+	for _, err := range []error{ierr, Data(ctx, h, from, 0, &bytes.Buffer{}), verr, cerr} {
 		castest.WantKind(t, err, forgeyard.Interrupted)
 	}
 }

@@ -24,6 +24,7 @@ type reader struct {
 	r      io.ReaderAt
 	starts map[forgeyard.Digest]piece // objects that may be manifests
 	buf    []byte
+	fresh  int64 // bytes that Import brought
 }
 
 func newReader(h Head, r io.ReaderAt) *reader {
@@ -89,8 +90,8 @@ func Verify(ctx context.Context, h Head, r io.ReaderAt, done Progress) (good int
 
 // Import brings what the store lacks. What it has is not read, and what a cut-off import
 // left is gone on with. The caller has judged the signature, and pins the objects before,
-// so that a collection meanwhile takes none of them.
-func Import(ctx context.Context, h Head, r io.ReaderAt, store cas.Store, done Progress) error {
+// so that a collection meanwhile takes none of them. fresh is how many bytes it brought.
+func Import(ctx context.Context, h Head, r io.ReaderAt, store cas.Store, done Progress) (fresh int64, err error) {
 	s := newReader(h, r)
 	var at int64
 	for _, o := range h.Index.Objects {
@@ -106,17 +107,20 @@ func Import(ctx context.Context, h Head, r io.ReaderAt, store cas.Store, done Pr
 			err = s.large(ctx, store, o, at, done)
 		}
 		if err != nil {
-			return err
+			return s.fresh, err
 		}
 		at += o.Size
 	}
-	return nil
+	return s.fresh, nil
 }
 
 func (s *reader) small(ctx context.Context, store cas.Store, p piece) error {
 	b, err := s.read(p)
 	if err == nil {
 		_, err = store.Put(ctx, bytes.NewReader(b), cas.PutOptions{Expect: p.digest, Size: p.size})
+	}
+	if err == nil {
+		s.fresh += p.size
 	}
 	return err
 }
@@ -145,6 +149,7 @@ func (s *reader) large(ctx context.Context, store cas.Store, o Object, at int64,
 		if err != nil {
 			return err
 		}
+		s.fresh += b.Size
 		done.add(b.Size)
 	}
 	done.add(there)

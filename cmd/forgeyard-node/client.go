@@ -36,6 +36,7 @@ type client struct {
 	job     forgeyardv1connect.JobServiceClient
 	run     forgeyardv1connect.RunServiceClient
 	content forgeyardv1connect.ContentServiceClient
+	bundle  forgeyardv1connect.BundleServiceClient
 	device  forgeyardv1connect.DeviceServiceClient
 	uplink  forgeyardv1connect.UplinkServiceClient
 }
@@ -81,6 +82,7 @@ func newClient(dial func(context.Context) (net.Conn, error), c calls) *client {
 		job:     forgeyardv1connect.NewJobServiceClient(h, base, opt),
 		run:     forgeyardv1connect.NewRunServiceClient(h, base, opt),
 		content: forgeyardv1connect.NewContentServiceClient(h, base, opt),
+		bundle:  forgeyardv1connect.NewBundleServiceClient(h, base, opt),
 		device:  forgeyardv1connect.NewDeviceServiceClient(h, base, opt),
 		uplink:  forgeyardv1connect.NewUplinkServiceClient(h, base, opt),
 	}

@@ -58,6 +58,11 @@ type Node interface {
 	// Bring makes a blob or a whole tree complete in the local store, from peers.
 	Bring(ctx context.Context, ref cas.Ref, tree bool) error
 	Holders(ctx context.Context, d forgeyard.Digest) []string
+	// SignBundle signs a bundle's index as this member; BundleSigner says which member did,
+	// at a time at which it was one.
+	SiteID() forgeyard.SiteID
+	SignBundle(index []byte) ([]byte, error)
+	BundleSigner(of forgeyard.SiteID, index, signature []byte, made time.Time) (forgeyard.RunnerID, error)
 	UploadLimit() int64
 	Warn(msg string, args ...any)
 }
@@ -125,6 +130,7 @@ func Handler(n Node, access Access) http.Handler {
 	mux.Handle(forgeyardv1connect.NewJobServiceHandler(jobService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewRunServiceHandler(runService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewContentServiceHandler(contentService{n}, opt))
+	mux.Handle(forgeyardv1connect.NewBundleServiceHandler(bundleService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewDeviceServiceHandler(deviceService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewUplinkServiceHandler(uplinkService{n}, opt))
 	return mux

@@ -35,6 +35,7 @@ var (
 		"SiteService/Backup", "SiteService/Recover",
 		"JobService/Submit", "JobService/Cancel", "JobService/RevokeLease",
 		"ContentService/Put", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC",
+		"BundleService/Export", "BundleService/Import", "BundleService/Judge",
 		"DeviceService/Lease", "DeviceService/Release", "DeviceService/SetHealth", "DeviceService/Console",
 		"UplinkService/Connect", "UplinkService/Disconnect", "UplinkService/Drill",
 	}

@@ -3423,6 +3423,542 @@ func (x *GCResponse) GetKept() int64 {
 	return 0
 }
 
+type BundleRoot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"` // blob (default) | tree
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BundleRoot) Reset() {
+	*x = BundleRoot{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BundleRoot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BundleRoot) ProtoMessage() {}
+
+func (x *BundleRoot) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
+func (*BundleRoot) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *BundleRoot) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *BundleRoot) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+type ExportBundleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Roots         []*BundleRoot          `protobuf:"bytes,1,rep,name=roots,proto3" json:"roots,omitempty"`
+	Note          string                 `protobuf:"bytes,2,opt,name=note,proto3" json:"note,omitempty"`
+	Keep          *durationpb.Duration   `protobuf:"bytes,3,opt,name=keep,proto3" json:"keep,omitempty"` // how long it is kept where it arrives; 0: until somebody unpins it
+	MadeMs        int64                  `protobuf:"varint,4,opt,name=made_ms,json=madeMs,proto3" json:"made_ms,omitempty"`
+	From          int64                  `protobuf:"varint,5,opt,name=from,proto3" json:"from,omitempty"` // a byte of the data, where a block begins
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportBundleRequest) Reset() {
+	*x = ExportBundleRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportBundleRequest) ProtoMessage() {}
+
+func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
+func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+func (x *ExportBundleRequest) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *ExportBundleRequest) GetKeep() *durationpb.Duration {
+	if x != nil {
+		return x.Keep
+	}
+	return nil
+}
+
+func (x *ExportBundleRequest) GetMadeMs() int64 {
+	if x != nil {
+		return x.MadeMs
+	}
+	return 0
+}
+
+func (x *ExportBundleRequest) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+type ExportBundleChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Head          []byte                 `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	HeadSize      int64                  `protobuf:"varint,3,opt,name=head_size,json=headSize,proto3" json:"head_size,omitempty"` // in the first message
+	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`                         // of the whole file; in the first message
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportBundleChunk) Reset() {
+	*x = ExportBundleChunk{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportBundleChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportBundleChunk) ProtoMessage() {}
+
+func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
+func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *ExportBundleChunk) GetHead() []byte {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
+func (x *ExportBundleChunk) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ExportBundleChunk) GetHeadSize() int64 {
+	if x != nil {
+		return x.HeadSize
+	}
+	return 0
+}
+
+func (x *ExportBundleChunk) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+type ImportBundleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Head          []byte                 `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`          // one piece after the other
+	Complete      bool                   `protobuf:"varint,2,opt,name=complete,proto3" json:"complete,omitempty"` // of the head
+	At            int64                  `protobuf:"varint,3,opt,name=at,proto3" json:"at,omitempty"`             // of the range that was asked for
+	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`          // less than was asked for: the file ends there
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportBundleRequest) Reset() {
+	*x = ImportBundleRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportBundleRequest) ProtoMessage() {}
+
+func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
+func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *ImportBundleRequest) GetHead() []byte {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
+func (x *ImportBundleRequest) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *ImportBundleRequest) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *ImportBundleRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ImportBundleResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	At            int64                  `protobuf:"varint,1,opt,name=at,proto3" json:"at,omitempty"`
+	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`    // of the range that is asked for; 0: none
+	Done          int64                  `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`    // bytes of the data that are here by now
+	Result        *BundleImported        `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"` // the last message
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportBundleResponse) Reset() {
+	*x = ImportBundleResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportBundleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportBundleResponse) ProtoMessage() {}
+
+func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
+func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *ImportBundleResponse) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *ImportBundleResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *ImportBundleResponse) GetDone() int64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *ImportBundleResponse) GetResult() *BundleImported {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+type BundleImported struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Objects       int64                  `protobuf:"varint,2,opt,name=objects,proto3" json:"objects,omitempty"`
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	NewBytes      int64                  `protobuf:"varint,4,opt,name=new_bytes,json=newBytes,proto3" json:"new_bytes,omitempty"` // that were not here
+	Signer        *BundleSigner          `protobuf:"bytes,5,opt,name=signer,proto3" json:"signer,omitempty"`
+	Roots         []*BundleRoot          `protobuf:"bytes,6,rep,name=roots,proto3" json:"roots,omitempty"`
+	KeptUntil     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=kept_until,json=keptUntil,proto3" json:"kept_until,omitempty"` // not set: until somebody unpins it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BundleImported) Reset() {
+	*x = BundleImported{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BundleImported) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BundleImported) ProtoMessage() {}
+
+func (x *BundleImported) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
+func (*BundleImported) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *BundleImported) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *BundleImported) GetObjects() int64 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *BundleImported) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *BundleImported) GetNewBytes() int64 {
+	if x != nil {
+		return x.NewBytes
+	}
+	return 0
+}
+
+func (x *BundleImported) GetSigner() *BundleSigner {
+	if x != nil {
+		return x.Signer
+	}
+	return nil
+}
+
+func (x *BundleImported) GetRoots() []*BundleRoot {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+func (x *BundleImported) GetKeptUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.KeptUntil
+	}
+	return nil
+}
+
+type JudgeBundleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Head          []byte                 `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JudgeBundleRequest) Reset() {
+	*x = JudgeBundleRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgeBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgeBundleRequest) ProtoMessage() {}
+
+func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
+func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *JudgeBundleRequest) GetHead() []byte {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
+type BundleSigner struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RunnerId      string                 `protobuf:"bytes,1,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Trusted       bool                   `protobuf:"varint,3,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"` // why not
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BundleSigner) Reset() {
+	*x = BundleSigner{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BundleSigner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BundleSigner) ProtoMessage() {}
+
+func (x *BundleSigner) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
+func (*BundleSigner) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *BundleSigner) GetRunnerId() string {
+	if x != nil {
+		return x.RunnerId
+	}
+	return ""
+}
+
+func (x *BundleSigner) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BundleSigner) GetTrusted() bool {
+	if x != nil {
+		return x.Trusted
+	}
+	return false
+}
+
+func (x *BundleSigner) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type ListDevicesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3431,7 +3967,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3443,7 +3979,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3456,7 +3992,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 type ListDevicesResponse struct {
@@ -3468,7 +4004,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3480,7 +4016,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3493,7 +4029,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -3517,7 +4053,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3529,7 +4065,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3542,7 +4078,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -3599,7 +4135,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3611,7 +4147,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3624,7 +4160,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -3665,7 +4201,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3677,7 +4213,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3690,7 +4226,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -3715,7 +4251,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3727,7 +4263,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3740,7 +4276,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 type SetDeviceHealthRequest struct {
@@ -3754,7 +4290,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3766,7 +4302,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3779,7 +4315,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -3811,7 +4347,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3823,7 +4359,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3836,7 +4372,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 type ConsoleData struct {
@@ -3849,7 +4385,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3861,7 +4397,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3874,7 +4410,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -3899,7 +4435,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3911,7 +4447,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3924,7 +4460,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 type UplinkStatus struct {
@@ -3942,7 +4478,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3954,7 +4490,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3967,7 +4503,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -4028,7 +4564,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4040,7 +4576,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4053,7 +4589,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -4071,7 +4607,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4083,7 +4619,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4096,7 +4632,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 type UplinkDrillRequest struct {
@@ -4108,7 +4644,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4120,7 +4656,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4133,7 +4669,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -4168,7 +4704,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4180,7 +4716,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4193,7 +4729,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -4324,7 +4860,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4336,7 +4872,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4349,7 +4885,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -4368,7 +4904,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4380,7 +4916,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4393,7 +4929,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -4414,7 +4950,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4426,7 +4962,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4439,7 +4975,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -4482,7 +5018,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4494,7 +5030,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4591,7 +5127,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4603,7 +5139,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4648,7 +5184,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4660,7 +5196,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4738,7 +5274,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4750,7 +5286,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4813,7 +5349,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4825,7 +5361,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4881,7 +5417,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4893,7 +5429,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4948,7 +5484,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4960,7 +5496,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5007,7 +5543,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5019,7 +5555,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5062,7 +5598,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5074,7 +5610,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5137,7 +5673,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5149,7 +5685,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5491,7 +6027,48 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\bexamined\x18\x01 \x01(\x03R\bexamined\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\x03R\aremoved\x12\x14\n" +
 	"\x05freed\x18\x03 \x01(\x03R\x05freed\x12\x12\n" +
-	"\x04kept\x18\x04 \x01(\x03R\x04kept\"\x14\n" +
+	"\x04kept\x18\x04 \x01(\x03R\x04kept\"8\n" +
+	"\n" +
+	"BundleRoot\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"\xb5\x01\n" +
+	"\x13ExportBundleRequest\x12.\n" +
+	"\x05roots\x18\x01 \x03(\v2\x18.forgeyard.v1.BundleRootR\x05roots\x12\x12\n" +
+	"\x04note\x18\x02 \x01(\tR\x04note\x12-\n" +
+	"\x04keep\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04keep\x12\x17\n" +
+	"\amade_ms\x18\x04 \x01(\x03R\x06madeMs\x12\x12\n" +
+	"\x04from\x18\x05 \x01(\x03R\x04from\"l\n" +
+	"\x11ExportBundleChunk\x12\x12\n" +
+	"\x04head\x18\x01 \x01(\fR\x04head\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1b\n" +
+	"\thead_size\x18\x03 \x01(\x03R\bheadSize\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size\"i\n" +
+	"\x13ImportBundleRequest\x12\x12\n" +
+	"\x04head\x18\x01 \x01(\fR\x04head\x12\x1a\n" +
+	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x03R\x02at\x12\x12\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\x84\x01\n" +
+	"\x14ImportBundleResponse\x12\x0e\n" +
+	"\x02at\x18\x01 \x01(\x03R\x02at\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\x03R\x04done\x124\n" +
+	"\x06result\x18\x04 \x01(\v2\x1c.forgeyard.v1.BundleImportedR\x06result\"\x8c\x02\n" +
+	"\x0eBundleImported\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aobjects\x18\x02 \x01(\x03R\aobjects\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x1b\n" +
+	"\tnew_bytes\x18\x04 \x01(\x03R\bnewBytes\x122\n" +
+	"\x06signer\x18\x05 \x01(\v2\x1a.forgeyard.v1.BundleSignerR\x06signer\x12.\n" +
+	"\x05roots\x18\x06 \x03(\v2\x18.forgeyard.v1.BundleRootR\x05roots\x129\n" +
+	"\n" +
+	"kept_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tkeptUntil\"(\n" +
+	"\x12JudgeBundleRequest\x12\x12\n" +
+	"\x04head\x18\x01 \x01(\fR\x04head\"q\n" +
+	"\fBundleSigner\x12\x1b\n" +
+	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\atrusted\x18\x03 \x01(\bR\atrusted\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x14\n" +
 	"\x12ListDevicesRequest\"E\n" +
 	"\x13ListDevicesResponse\x12.\n" +
 	"\adevices\x18\x01 \x03(\v2\x14.forgeyard.v1.DeviceR\adevices\"\xaa\x02\n" +
@@ -5606,7 +6183,11 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x05Usage\x12\x1a.forgeyard.v1.UsageRequest\x1a\x1b.forgeyard.v1.UsageResponse\x12:\n" +
 	"\x03Pin\x12\x18.forgeyard.v1.PinRequest\x1a\x19.forgeyard.v1.PinResponse\x12@\n" +
 	"\x05Unpin\x12\x1a.forgeyard.v1.UnpinRequest\x1a\x1b.forgeyard.v1.UnpinResponse\x127\n" +
-	"\x02GC\x12\x17.forgeyard.v1.GCRequest\x1a\x18.forgeyard.v1.GCResponse2\x9d\x03\n" +
+	"\x02GC\x12\x17.forgeyard.v1.GCRequest\x1a\x18.forgeyard.v1.GCResponse2\xfd\x01\n" +
+	"\rBundleService\x12N\n" +
+	"\x06Export\x12!.forgeyard.v1.ExportBundleRequest\x1a\x1f.forgeyard.v1.ExportBundleChunk0\x01\x12S\n" +
+	"\x06Import\x12!.forgeyard.v1.ImportBundleRequest\x1a\".forgeyard.v1.ImportBundleResponse(\x010\x01\x12G\n" +
+	"\x05Judge\x12 .forgeyard.v1.JudgeBundleRequest\x1a\x1a.forgeyard.v1.BundleSigner(\x012\x9d\x03\n" +
 	"\rDeviceService\x12K\n" +
 	"\x04List\x12 .forgeyard.v1.ListDevicesRequest\x1a!.forgeyard.v1.ListDevicesResponse\x12L\n" +
 	"\x05Lease\x12 .forgeyard.v1.LeaseDeviceRequest\x1a!.forgeyard.v1.LeaseDeviceResponse\x12R\n" +
@@ -5632,7 +6213,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 96)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
 	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
@@ -5693,183 +6274,203 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*UnpinResponse)(nil),            // 56: forgeyard.v1.UnpinResponse
 	(*GCRequest)(nil),                // 57: forgeyard.v1.GCRequest
 	(*GCResponse)(nil),               // 58: forgeyard.v1.GCResponse
-	(*ListDevicesRequest)(nil),       // 59: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 60: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 61: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 62: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 63: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 64: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 65: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 66: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 67: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 68: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 69: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 70: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 71: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 72: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 73: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 74: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 75: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 76: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Link)(nil),          // 77: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 78: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 79: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 80: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 81: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 82: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 83: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 84: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 85: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 86: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 87: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 88: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 89: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 90: google.protobuf.Duration
-	(*Member)(nil),                   // 91: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 92: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 93: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 94: forgeyard.v1.Job
-	(*Run)(nil),                      // 95: forgeyard.v1.Run
-	(*Device)(nil),                   // 96: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 97: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 98: forgeyard.v1.RunEvent
+	(*BundleRoot)(nil),               // 59: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 60: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 61: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 62: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 63: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 64: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 65: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 66: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 67: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 68: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 69: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 70: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 71: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 72: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 73: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 74: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 75: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 76: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 77: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 78: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 79: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 80: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 81: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 82: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 83: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 84: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Link)(nil),          // 85: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 86: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 87: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 88: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 89: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 90: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 91: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 92: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 93: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 94: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 95: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*Capabilities)(nil),             // 96: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 97: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 98: google.protobuf.Duration
+	(*Member)(nil),                   // 99: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 100: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 101: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 102: forgeyard.v1.Job
+	(*Run)(nil),                      // 103: forgeyard.v1.Run
+	(*Device)(nil),                   // 104: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 105: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 106: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	79, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	80, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
-	2,  // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	81, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	88, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	89, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	77, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	78, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	82, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	90, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
-	2,  // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
-	9,  // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	89, // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	83, // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	84, // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	91, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	92, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	93, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	85, // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	86, // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	89, // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	91, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	89, // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	90, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	89, // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	21, // 25: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
-	9,  // 26: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	91, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	94, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	95, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	89, // 30: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	50, // 31: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	89, // 32: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	90, // 33: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	96, // 34: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	87, // 35: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	90, // 36: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	92, // 37: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	93, // 38: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	89, // 39: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	89, // 40: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	89, // 41: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	89, // 42: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	89, // 43: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	73, // 44: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	90, // 45: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	90, // 46: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	90, // 47: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	0,  // 48: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	3,  // 49: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	5,  // 50: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	7,  // 51: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	14, // 52: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	16, // 53: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	18, // 54: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	20, // 55: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	22, // 56: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	24, // 57: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	26, // 58: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	28, // 59: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	30, // 60: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	10, // 61: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	12, // 62: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	32, // 63: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	34, // 64: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	36, // 65: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	37, // 66: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	38, // 67: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	74, // 68: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	76, // 69: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	40, // 70: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	42, // 71: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	43, // 72: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	44, // 73: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	46, // 74: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	48, // 75: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	51, // 76: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	53, // 77: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	55, // 78: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	57, // 79: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	59, // 80: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	61, // 81: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	63, // 82: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	65, // 83: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	67, // 84: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	68, // 85: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	70, // 86: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	71, // 87: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	72, // 88: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,  // 89: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,  // 90: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,  // 91: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,  // 92: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	15, // 93: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	17, // 94: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	19, // 95: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	21, // 96: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	23, // 97: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	25, // 98: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	27, // 99: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	29, // 100: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	31, // 101: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	11, // 102: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	13, // 103: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	33, // 104: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	35, // 105: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	94, // 106: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	97, // 107: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	39, // 108: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	75, // 109: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	73, // 110: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	41, // 111: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	95, // 112: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	98, // 113: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	45, // 114: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	47, // 115: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	49, // 116: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	52, // 117: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	54, // 118: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	56, // 119: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	58, // 120: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	60, // 121: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	62, // 122: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	64, // 123: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	66, // 124: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	67, // 125: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	69, // 126: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	69, // 127: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	69, // 128: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	69, // 129: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	89, // [89:130] is the sub-list for method output_type
-	48, // [48:89] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	87,  // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	88,  // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	2,   // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
+	89,  // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	96,  // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	97,  // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	85,  // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	86,  // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	90,  // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	98,  // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	2,   // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
+	9,   // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
+	97,  // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	91,  // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	92,  // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	99,  // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	100, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	101, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	93,  // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	94,  // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	97,  // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	99,  // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	97,  // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	98,  // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	97,  // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	21,  // 25: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
+	9,   // 26: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
+	99,  // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	102, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	103, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	97,  // 30: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	50,  // 31: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	97,  // 32: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	98,  // 33: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	59,  // 34: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	98,  // 35: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	64,  // 36: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	66,  // 37: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	59,  // 38: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	97,  // 39: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	104, // 40: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	95,  // 41: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	98,  // 42: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	100, // 43: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	101, // 44: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	97,  // 45: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	97,  // 46: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	97,  // 47: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	97,  // 48: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	97,  // 49: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	81,  // 50: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	98,  // 51: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	98,  // 52: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	98,  // 53: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	0,   // 54: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	3,   // 55: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	5,   // 56: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	7,   // 57: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	14,  // 58: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	16,  // 59: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	18,  // 60: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	20,  // 61: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	22,  // 62: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	24,  // 63: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	26,  // 64: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	28,  // 65: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	30,  // 66: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	10,  // 67: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	12,  // 68: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	32,  // 69: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	34,  // 70: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	36,  // 71: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	37,  // 72: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	38,  // 73: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	82,  // 74: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	84,  // 75: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	40,  // 76: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	42,  // 77: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	43,  // 78: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	44,  // 79: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	46,  // 80: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	48,  // 81: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	51,  // 82: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	53,  // 83: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	55,  // 84: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	57,  // 85: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	60,  // 86: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	62,  // 87: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	65,  // 88: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	67,  // 89: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	69,  // 90: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	71,  // 91: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	73,  // 92: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	75,  // 93: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	76,  // 94: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	78,  // 95: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	79,  // 96: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	80,  // 97: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	1,   // 98: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	4,   // 99: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	6,   // 100: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	8,   // 101: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	15,  // 102: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	17,  // 103: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	19,  // 104: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	21,  // 105: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	23,  // 106: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	25,  // 107: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	27,  // 108: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	29,  // 109: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	31,  // 110: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	11,  // 111: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	13,  // 112: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	33,  // 113: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	35,  // 114: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	102, // 115: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	105, // 116: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	39,  // 117: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	83,  // 118: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	81,  // 119: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	41,  // 120: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	103, // 121: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	106, // 122: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	45,  // 123: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	47,  // 124: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	49,  // 125: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	52,  // 126: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	54,  // 127: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	56,  // 128: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	58,  // 129: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	61,  // 130: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	63,  // 131: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	66,  // 132: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	68,  // 133: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	70,  // 134: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	72,  // 135: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	74,  // 136: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	75,  // 137: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	77,  // 138: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	77,  // 139: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	77,  // 140: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	77,  // 141: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	98,  // [98:142] is the sub-list for method output_type
+	54,  // [54:98] is the sub-list for method input_type
+	54,  // [54:54] is the sub-list for extension type_name
+	54,  // [54:54] is the sub-list for extension extendee
+	0,   // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -5884,9 +6485,9 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   88,
+			NumMessages:   96,
 			NumExtensions: 0,
-			NumServices:   7,
+			NumServices:   8,
 		},
 		GoTypes:           file_forgeyard_v1_node_proto_goTypes,
 		DependencyIndexes: file_forgeyard_v1_node_proto_depIdxs,

@@ -34,6 +34,8 @@ const (
 	RunServiceName = "forgeyard.v1.RunService"
 	// ContentServiceName is the fully-qualified name of the ContentService service.
 	ContentServiceName = "forgeyard.v1.ContentService"
+	// BundleServiceName is the fully-qualified name of the BundleService service.
+	BundleServiceName = "forgeyard.v1.BundleService"
 	// DeviceServiceName is the fully-qualified name of the DeviceService service.
 	DeviceServiceName = "forgeyard.v1.DeviceService"
 	// UplinkServiceName is the fully-qualified name of the UplinkService service.
@@ -112,6 +114,12 @@ const (
 	ContentServiceUnpinProcedure = "/forgeyard.v1.ContentService/Unpin"
 	// ContentServiceGCProcedure is the fully-qualified name of the ContentService's GC RPC.
 	ContentServiceGCProcedure = "/forgeyard.v1.ContentService/GC"
+	// BundleServiceExportProcedure is the fully-qualified name of the BundleService's Export RPC.
+	BundleServiceExportProcedure = "/forgeyard.v1.BundleService/Export"
+	// BundleServiceImportProcedure is the fully-qualified name of the BundleService's Import RPC.
+	BundleServiceImportProcedure = "/forgeyard.v1.BundleService/Import"
+	// BundleServiceJudgeProcedure is the fully-qualified name of the BundleService's Judge RPC.
+	BundleServiceJudgeProcedure = "/forgeyard.v1.BundleService/Judge"
 	// DeviceServiceListProcedure is the fully-qualified name of the DeviceService's List RPC.
 	DeviceServiceListProcedure = "/forgeyard.v1.DeviceService/List"
 	// DeviceServiceLeaseProcedure is the fully-qualified name of the DeviceService's Lease RPC.
@@ -1187,6 +1195,140 @@ func (UnimplementedContentServiceHandler) Unpin(context.Context, *connect.Reques
 
 func (UnimplementedContentServiceHandler) GC(context.Context, *connect.Request[v1.GCRequest]) (*connect.Response[v1.GCResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.ContentService.GC is not implemented"))
+}
+
+// BundleServiceClient is a client for the forgeyard.v1.BundleService service.
+type BundleServiceClient interface {
+	// Export answers the file from its beginning: the head, and then the data from a byte of
+	// it on. With made_ms of a head that was answered before, it is that head again if the
+	// content, the note and the signer are the same.
+	Export(context.Context, *connect.Request[v1.ExportBundleRequest]) (*connect.ServerStreamForClient[v1.ExportBundleChunk], error)
+	// Import reads a file that the caller has: the caller sends the head, then answers each
+	// range that the node asks for, until the node says what it made of it.
+	Import(context.Context) *connect.BidiStreamForClient[v1.ImportBundleRequest, v1.ImportBundleResponse]
+	// Judge says who signed a head, and whether this node would believe it.
+	Judge(context.Context) *connect.ClientStreamForClient[v1.JudgeBundleRequest, v1.BundleSigner]
+}
+
+// NewBundleServiceClient constructs a client for the forgeyard.v1.BundleService service. By
+// default, it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses,
+// and sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the
+// connect.WithGRPC() or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewBundleServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) BundleServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	bundleServiceMethods := v1.File_forgeyard_v1_node_proto.Services().ByName("BundleService").Methods()
+	return &bundleServiceClient{
+		export: connect.NewClient[v1.ExportBundleRequest, v1.ExportBundleChunk](
+			httpClient,
+			baseURL+BundleServiceExportProcedure,
+			connect.WithSchema(bundleServiceMethods.ByName("Export")),
+			connect.WithClientOptions(opts...),
+		),
+		_import: connect.NewClient[v1.ImportBundleRequest, v1.ImportBundleResponse](
+			httpClient,
+			baseURL+BundleServiceImportProcedure,
+			connect.WithSchema(bundleServiceMethods.ByName("Import")),
+			connect.WithClientOptions(opts...),
+		),
+		judge: connect.NewClient[v1.JudgeBundleRequest, v1.BundleSigner](
+			httpClient,
+			baseURL+BundleServiceJudgeProcedure,
+			connect.WithSchema(bundleServiceMethods.ByName("Judge")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// bundleServiceClient implements BundleServiceClient.
+type bundleServiceClient struct {
+	export  *connect.Client[v1.ExportBundleRequest, v1.ExportBundleChunk]
+	_import *connect.Client[v1.ImportBundleRequest, v1.ImportBundleResponse]
+	judge   *connect.Client[v1.JudgeBundleRequest, v1.BundleSigner]
+}
+
+// Export calls forgeyard.v1.BundleService.Export.
+func (c *bundleServiceClient) Export(ctx context.Context, req *connect.Request[v1.ExportBundleRequest]) (*connect.ServerStreamForClient[v1.ExportBundleChunk], error) {
+	return c.export.CallServerStream(ctx, req)
+}
+
+// Import calls forgeyard.v1.BundleService.Import.
+func (c *bundleServiceClient) Import(ctx context.Context) *connect.BidiStreamForClient[v1.ImportBundleRequest, v1.ImportBundleResponse] {
+	return c._import.CallBidiStream(ctx)
+}
+
+// Judge calls forgeyard.v1.BundleService.Judge.
+func (c *bundleServiceClient) Judge(ctx context.Context) *connect.ClientStreamForClient[v1.JudgeBundleRequest, v1.BundleSigner] {
+	return c.judge.CallClientStream(ctx)
+}
+
+// BundleServiceHandler is an implementation of the forgeyard.v1.BundleService service.
+type BundleServiceHandler interface {
+	// Export answers the file from its beginning: the head, and then the data from a byte of
+	// it on. With made_ms of a head that was answered before, it is that head again if the
+	// content, the note and the signer are the same.
+	Export(context.Context, *connect.Request[v1.ExportBundleRequest], *connect.ServerStream[v1.ExportBundleChunk]) error
+	// Import reads a file that the caller has: the caller sends the head, then answers each
+	// range that the node asks for, until the node says what it made of it.
+	Import(context.Context, *connect.BidiStream[v1.ImportBundleRequest, v1.ImportBundleResponse]) error
+	// Judge says who signed a head, and whether this node would believe it.
+	Judge(context.Context, *connect.ClientStream[v1.JudgeBundleRequest]) (*connect.Response[v1.BundleSigner], error)
+}
+
+// NewBundleServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewBundleServiceHandler(svc BundleServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	bundleServiceMethods := v1.File_forgeyard_v1_node_proto.Services().ByName("BundleService").Methods()
+	bundleServiceExportHandler := connect.NewServerStreamHandler(
+		BundleServiceExportProcedure,
+		svc.Export,
+		connect.WithSchema(bundleServiceMethods.ByName("Export")),
+		connect.WithHandlerOptions(opts...),
+	)
+	bundleServiceImportHandler := connect.NewBidiStreamHandler(
+		BundleServiceImportProcedure,
+		svc.Import,
+		connect.WithSchema(bundleServiceMethods.ByName("Import")),
+		connect.WithHandlerOptions(opts...),
+	)
+	bundleServiceJudgeHandler := connect.NewClientStreamHandler(
+		BundleServiceJudgeProcedure,
+		svc.Judge,
+		connect.WithSchema(bundleServiceMethods.ByName("Judge")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/forgeyard.v1.BundleService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case BundleServiceExportProcedure:
+			bundleServiceExportHandler.ServeHTTP(w, r)
+		case BundleServiceImportProcedure:
+			bundleServiceImportHandler.ServeHTTP(w, r)
+		case BundleServiceJudgeProcedure:
+			bundleServiceJudgeHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedBundleServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedBundleServiceHandler struct{}
+
+func (UnimplementedBundleServiceHandler) Export(context.Context, *connect.Request[v1.ExportBundleRequest], *connect.ServerStream[v1.ExportBundleChunk]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.BundleService.Export is not implemented"))
+}
+
+func (UnimplementedBundleServiceHandler) Import(context.Context, *connect.BidiStream[v1.ImportBundleRequest, v1.ImportBundleResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.BundleService.Import is not implemented"))
+}
+
+func (UnimplementedBundleServiceHandler) Judge(context.Context, *connect.ClientStream[v1.JudgeBundleRequest]) (*connect.Response[v1.BundleSigner], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.BundleService.Judge is not implemented"))
 }
 
 // DeviceServiceClient is a client for the forgeyard.v1.DeviceService service.
