@@ -31,6 +31,10 @@ type PutOptions struct {
 	Expect forgeyard.Digest // when set, other bytes are refused as Corrupt and leave nothing behind
 	Size   int64            // when > 0, the admission reserves it before the first byte
 
+	// ByContent divides a large blob where its content says (see Chunking), so that it
+	// shares blocks with another version of itself.
+	ByContent bool
+
 	// Owner, when set, keeps the object for that owner from this put on, so that a
 	// collection in the middle of an upload takes nothing from it (C13). The hold is in
 	// memory: it ends with Pin (which replaces it) or Unpin of the owner, or with the

@@ -43,6 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) cas.Store) {
 		{"PartialServesBlocks", partialServes},
 		{"C01/LyingManifest", lyingManifest},
 		{"OtherDivisionOfSameBytes", otherDivision},
+		{"a division by content", divisionByContent},
 		{"PinsKeepClosures", pinsKeep},
 		{"PinRootsAreNotSniffed", rootsNotSniffed},
 		{"PinBeforeArrival", pinBeforeArrival},

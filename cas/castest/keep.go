@@ -205,6 +205,61 @@ func otherDivision(t *testing.T, s cas.Store) {
 	}
 }
 
+// divisionByContent: another version shares all blocks but those around the change,
+// whichever division came first and whatever is there under the same name.
+func divisionByContent(t *testing.T, s cas.Store) {
+	ctx := context.Background()
+	put := func(b []byte, byContent bool) (cas.Ref, cas.Manifest) {
+		ref, err := s.Put(ctx, bytes.NewReader(b), cas.PutOptions{ByContent: byContent})
+		must(t, err)
+		if got := Read(t, s, ref.Digest); !bytes.Equal(got, b) {
+			t.Fatalf("%d bytes became %d others", len(b), len(got))
+		}
+		enc, err := s.Block(ctx, ref.Manifest)
+		must(t, err)
+		m, err := cas.DecodeManifest(enc)
+		must(t, err)
+		return ref, m
+	}
+	was := Bytes(31, 6*cas.BlockSize)
+	is := append(append(append([]byte(nil), was[:3*cas.BlockSize]...), "more"...), was[3*cas.BlockSize:]...)
+	plain, _ := put(was, false)
+	first, m1 := put(was, true)
+	second, m2 := put(is, true)
+	if first.Digest != plain.Digest || first.Manifest == plain.Manifest || second.Digest == first.Digest {
+		t.Fatalf("%+v, %+v and %+v", plain, first, second)
+	}
+	had := map[forgeyard.Digest]bool{}
+	for _, b := range m1.Blocks {
+		had[b.Digest] = true
+	}
+	fresh := 0
+	for _, b := range m2.Blocks {
+		got, err := s.Block(ctx, b.Digest)
+		must(t, err)
+		if cas.Sum(got) != b.Digest {
+			t.Fatalf("block %s reads as another", b.Digest.Short())
+		}
+		if !had[b.Digest] {
+			fresh++
+		}
+	}
+	if fresh == 0 || fresh > 3 || len(m2.Blocks) < 6 {
+		t.Fatalf("%d of %d blocks are new", fresh, len(m2.Blocks))
+	}
+	if again, _ := put(was, false); again != plain {
+		t.Fatalf("a plain put names %+v, not %+v", again, plain)
+	}
+	small, err := s.Put(ctx, bytes.NewReader(was[:1000]), cas.PutOptions{ByContent: true})
+	must(t, err)
+	if !small.Manifest.IsZero() {
+		t.Fatal("a small blob has a manifest")
+	}
+	if u, err := s.Usage(ctx); err != nil || u.Objects != 6 {
+		t.Fatalf("two large blobs, three manifests and a small one are %+v %v", u, err)
+	}
+}
+
 // family stores a tree with a small file, a large one and a subtree, and gives all
 // digests that belong to it.
 func family(t testing.TB, s cas.Store, seed uint64, owner string) (root forgeyard.Digest, all []forgeyard.Digest) {

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -88,6 +89,10 @@ func (w *spool) run() (cas.Ref, error) {
 	if more == 0 {
 		return w.small(first)
 	}
+	if w.o.ByContent {
+		w.r = io.MultiReader(bytes.NewReader(first), bytes.NewReader(slices.Clone(w.buf[:more])), w.r)
+		return w.chunks()
+	}
 	if err := w.block(first); err != nil {
 		return cas.Ref{}, err
 	}
@@ -100,6 +105,27 @@ func (w *spool) run() (cas.Ref, error) {
 		}
 	}
 	return w.large()
+}
+
+// chunks takes blocks that end where the content says.
+func (w *spool) chunks() (cas.Ref, error) {
+	whole := w.buf
+	for have := 0; ; {
+		w.buf = whole[have:]
+		n, err := w.read()
+		w.buf = whole
+		if err != nil {
+			return cas.Ref{}, err
+		}
+		if have += n; have == 0 {
+			return w.large()
+		}
+		n = cas.ByContent.Next(whole[:have])
+		if err := w.block(whole[:n]); err != nil {
+			return cas.Ref{}, err
+		}
+		have = copy(whole, whole[n:have])
+	}
 }
 
 // expected reports whether the caller named the bytes and they are here already.
@@ -181,7 +207,7 @@ func (w *spool) block(b []byte) error {
 	}
 	w.mb.Cut()
 	got := w.mb.Blocks()[i]
-	if i == 0 {
+	if i == 0 && !w.o.ByContent {
 		w.findTwin(got)
 	}
 	if w.twinMan.Size > 0 {
@@ -283,7 +309,7 @@ func (w *spool) large() (cas.Ref, error) {
 		return ref, err
 	}
 	j.files = append(j.files, file{digest: ref.Manifest, tmp: path, size: int64(len(enc))})
-	j.proved = []proof{{whole: ref.Digest, digest: ref.Manifest, m: m, plain: true}}
+	j.proved = []proof{{whole: ref.Digest, digest: ref.Manifest, m: m, plain: !w.o.ByContent}}
 	return ref, w.commit(j)
 }
 
