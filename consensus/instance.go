@@ -256,6 +256,9 @@ func (in *instance) await(ctx context.Context, op string, call func() raft.Futur
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-in.quit:
+		if cause := in.store.failure(); cause != nil && !errors.Is(cause, errClosed) {
+			return fmt.Errorf("%w: %w", errStopped, cause) // it stopped for that
+		}
 		return errStopped
 	}
 }
