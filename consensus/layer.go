@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,7 +55,7 @@ func (s *sharedLayer) accept() {
 // lend makes a layer for one instance; broken is poked when a connection that a peer
 // opened ends and the layer is not closed.
 func (s *sharedLayer) lend(broken chan<- struct{}) *lentLayer {
-	l := &lentLayer{owner: s, in: make(chan net.Conn), quit: make(chan struct{}), broken: broken, open: map[*trackedConn]struct{}{}}
+	l := &lentLayer{owner: s, in: make(chan net.Conn), quit: make(chan struct{}), broken: broken}
 	s.mu.Lock()
 	s.current = l
 	s.mu.Unlock()
@@ -77,7 +78,7 @@ type lentLayer struct {
 
 	mu     sync.Mutex
 	closed bool
-	open   map[*trackedConn]struct{}
+	open   []*trackedConn // in the order in which they came, which is that of their end
 }
 
 type trackedConn struct {
@@ -89,7 +90,7 @@ type trackedConn struct {
 // Close is called by raft's transport as soon as a connection that a peer opened ends.
 func (c *trackedConn) Close() error {
 	c.of.mu.Lock()
-	delete(c.of.open, c)
+	c.of.open = slices.DeleteFunc(c.of.open, func(o *trackedConn) bool { return o == c })
 	ended := c.accepted && !c.of.closed
 	c.of.mu.Unlock()
 	err := c.Conn.Close()
@@ -110,7 +111,7 @@ func (l *lentLayer) track(conn net.Conn, accepted bool) (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	c := &trackedConn{Conn: conn, of: l, accepted: accepted}
-	l.open[c] = struct{}{}
+	l.open = append(l.open, c)
 	return c, nil
 }
 
@@ -156,9 +157,9 @@ func (l *lentLayer) Close() error {
 	l.closed = true
 	close(l.quit)
 	open := l.open
-	l.open = map[*trackedConn]struct{}{}
+	l.open = nil
 	l.mu.Unlock()
-	for c := range open {
+	for _, c := range open {
 		c.Conn.Close()
 	}
 	return nil

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 // exchange may closes its pipeline, as closing the transport does: raft falls back to
 // single calls and opens another.
 type pipelines struct {
-	mu     sync.Mutex // guards what is below
-	open   map[*guardedPipeline]struct{}
+	mu     sync.Mutex         // guards what is below
+	open   []*guardedPipeline // in the order in which they came
 	closed bool
 }
 
@@ -35,10 +36,7 @@ func (p *pipelines) guard(inner raft.AppendPipeline, limit time.Duration) (raft.
 		_ = inner.Close()
 		return nil, raft.ErrTransportShutdown
 	}
-	if p.open == nil {
-		p.open = map[*guardedPipeline]struct{}{}
-	}
-	p.open[g] = struct{}{}
+	p.open = append(p.open, g)
 	return g, nil
 }
 
@@ -48,7 +46,7 @@ func (p *pipelines) close() {
 	open := p.open
 	p.open, p.closed = nil, true
 	p.mu.Unlock()
-	for g := range open {
+	for _, g := range open {
 		_ = g.AppendPipeline.Close()
 	}
 }
@@ -63,7 +61,7 @@ func (g *guardedPipeline) AppendEntries(q *raft.AppendEntriesRequest, r *raft.Ap
 // Close implements raft.AppendPipeline.
 func (g *guardedPipeline) Close() error {
 	g.of.mu.Lock()
-	delete(g.of.open, g)
+	g.of.open = slices.DeleteFunc(g.of.open, func(o *guardedPipeline) bool { return o == g })
 	g.of.mu.Unlock()
 	return g.AppendPipeline.Close()
 }

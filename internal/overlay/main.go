@@ -77,10 +77,10 @@ func write(out string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	dir := filepath.Join(root, "src", "runtime")
+	dir := filepath.Join(root, "src")
 	replace := map[string]string{}
 	for _, f := range files {
-		from, to := filepath.Join(dir, f.name), filepath.Join(out, "runtime_"+f.name)
+		from, to := filepath.Join(dir, filepath.FromSlash(f.name)), filepath.Join(out, strings.ReplaceAll(f.name, "/", "_"))
 		if err := f.rewrite(from, to); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (f file) rewrite(from, to string) error {
 func (f file) edited(text string) (string, error) {
 	for _, e := range f.edits {
 		if n := strings.Count(text, e.old); n != 1 {
-			return "", fmt.Errorf("%w: runtime/%s has %q %d times and not once", errUnknown, f.name, strings.TrimSpace(e.old), n)
+			return "", fmt.Errorf("%w: %s has %q %d times and not once", errUnknown, f.name, strings.TrimSpace(e.old), n)
 		}
 		text = strings.Replace(text, e.old, e.new, 1)
 	}

@@ -65,7 +65,7 @@ func TestRefusesATextThatIsNotThereOnce(t *testing.T) {
 	}
 	for _, text := range []string{"", "a line\na line\n"} {
 		_, err := f.edited(text)
-		if !errors.Is(err, errUnknown) || !strings.Contains(err.Error(), `runtime/x.go has "a line"`) {
+		if !errors.Is(err, errUnknown) || !strings.Contains(err.Error(), `x.go has "a line"`) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

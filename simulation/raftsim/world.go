@@ -156,8 +156,7 @@ func (w *world) count(f func(*Result)) {
 	f(&w.counts)
 }
 
-// collectAt is how much may be allocated before garbage is collected. Rarely is well: a
-// collection is what may still tell two runs of a seed apart (at 64 MiB a quarter of them).
+// collectAt is how much may be allocated before garbage is collected.
 const collectAt = 256 << 20
 
 // sleep lets virtual time pass. Garbage is collected in between, while everybody waits:
