@@ -75,6 +75,17 @@ func (n *Node) notOurs(from peer.ID, theirs string) error {
 		WithHint("the later one goes on: on nodes of the other, forgeyard-node site rejoin, then start them again")
 }
 
+// hinted takes note of who says that it leads, unless another said so of a later term: a
+// word may come late.
+func (n *Node) hinted(h leaderHint) {
+	for {
+		old := n.hint.Load()
+		if old != nil && old.lineage == h.lineage && old.term > h.term || n.hint.CompareAndSwap(old, &h) {
+			return
+		}
+	}
+}
+
 // whoSaysItLeads is the last member of this node's own group that said it leads.
 func (n *Node) whoSaysItLeads() (h leaderHint, ok bool) {
 	last := n.hint.Load()

@@ -65,6 +65,9 @@ func TestStrangersWordIsNotTaken(t *testing.T) {
 		if h, ok := led.node.whoSaysItLeads(); !ok || h.term != 1<<40 {
 			t.Errorf("the word of one's own was not taken: %+v", h)
 		}
+		if led.node.hinted(leaderHint{addr: "late", term: 1, lineage: led.node.lineage()}); led.node.hint.Load().addr == "late" {
+			t.Error("a word of an earlier term was taken")
+		}
 		led.node.hint.Store(&leaderHint{addr: "nobody", term: 1 << 41, lineage: "2-another"})
 		if led.node.peers.leads() == "nobody" || led.node.way.view().Leader == "nobody" {
 			t.Error("what was said in another lineage is still believed")

@@ -175,7 +175,7 @@ func (s peerService) Leading(ctx context.Context, r *connect.Request[forgeyardv1
 	if !s.mayVote(p.Runner) {
 		return nil, forgeyard.Errorf("leading", forgeyard.Denied, "%s may not vote", p.Runner)
 	}
-	s.n.hint.Store(&leaderHint{addr: p.ID.String(), term: r.Msg.Term, lineage: s.n.lineage()})
+	s.n.hinted(leaderHint{addr: p.ID.String(), term: r.Msg.Term, lineage: s.n.lineage()})
 	s.n.local.askRenewal()
 	return connect.NewResponse(&forgeyardv1.LeadingResponse{}), nil
 }
