@@ -52,6 +52,14 @@ func (s *sharedLayer) accept() {
 	}
 }
 
+// Refuser is a Layer that knows at once when a process has ended: one that looks for other
+// ways when the first is refused cannot be told so by a Dial that fails late.
+type Refuser interface {
+	// Refuses reports that the machine at an address refuses every connection, as it does
+	// when the process there has ended, and that none is left. It must not outlast timeout.
+	Refuses(a raft.ServerAddress, timeout time.Duration) bool
+}
+
 // lend makes a layer for one instance; broken is poked when a connection that a peer
 // opened ends and the layer is not closed.
 func (s *sharedLayer) lend(broken chan<- struct{}) *lentLayer {

@@ -135,6 +135,9 @@ func (w *lossWatch) gone(l loss) bool {
 		if left <= 0 {
 			return false
 		}
+		if r, ok := w.in.lent.owner.inner.(Refuser); ok && r.Refuses(l.addr, left) {
+			return clk.Now() < end
+		}
 		conn, err := w.in.lent.Dial(l.addr, left)
 		if err != nil { // clocks differ: what took half of the time may have timed out
 			return refused(err) && clk.Now().Sub(began) < left/2

@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -201,5 +202,71 @@ func TestBitswapOnGatedHost(t *testing.T) {
 	must(t, h.Connect(within(t), peer.AddrInfo{ID: b.PeerID(), Addrs: b.host.Addrs()}))
 	if slices.Contains(b.Host().Network().Peers(), h.ID()) {
 		t.Fatal("the stranger is visible")
+	}
+}
+
+// A peer whose process has ended refuses, on every address and at once; one that lives, or
+// of which no address is known, does not.
+func TestRefuses(t *testing.T) {
+	s := newTestSite(t, "north")
+	a, b := start(t, s.member(t)), start(t, s.member(t))
+	meet(t, a, b)
+	l, err := a.RaftLayer()
+	must(t, err)
+	layer := l.(*raftLayer)
+	at := raft.ServerAddress(b.PeerID().String())
+	if layer.Refuses(at, time.Second) {
+		t.Error("a peer that lives refuses")
+	}
+	stranger, err := NewIdentity()
+	must(t, err)
+	for _, addr := range []raft.ServerAddress{raft.ServerAddress(stranger.PeerID().String()), "no peer id"} {
+		if layer.Refuses(addr, time.Second) {
+			t.Errorf("%s refuses, and nobody knows where it is", addr)
+		}
+	}
+	must(t, b.Close())
+	began := time.Now()
+	if !layer.Refuses(at, 10*time.Second) {
+		t.Error("a peer that has ended does not refuse")
+	}
+	t.Logf("known after %v", time.Since(began))
+}
+
+// A process that is being ended still accepts for a moment, or resets: that is neither
+// somebody nor nobody.
+func TestKnock(t *testing.T) {
+	listen := func(serve func(net.Conn)) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				serve(c)
+			}
+		}()
+		return l.Addr().String()
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	closed := l.Addr().String()
+	must(t, l.Close())
+	var held []net.Conn
+	silent := listen(func(c net.Conn) { held = append(held, c) })
+	hangsUp := listen(func(c net.Conn) { _ = c.Close() })
+	for _, c := range []struct {
+		addrs []string
+		want  knock
+	}{
+		{nil, somebody}, {[]string{"not an address"}, somebody}, {[]string{closed}, refused}, {[]string{silent}, somebody}, {[]string{hangsUp}, ending},
+		{[]string{closed, silent}, somebody}, {[]string{closed, hangsUp}, ending}, {[]string{closed, closed}, refused},
+	} {
+		if got := knockAll(t.Context(), c.addrs); got != c.want {
+			t.Errorf("%v: %d, not %d", c.addrs, got, c.want)
+		}
 	}
 }

@@ -2,7 +2,10 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"net"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -240,6 +243,90 @@ func (m *Mesh) RaftLayer() (raft.StreamLayer, error) {
 	}
 	return &raftLayer{l}, nil
 }
+
+// Refuses implements consensus.Refuser. Every TCP address of the peer refuses, and the
+// connection that there was, of whatever kind, is gone too: where TCP is forbidden and QUIC
+// passes, a refusal says nothing.
+func (r *raftLayer) Refuses(a raft.ServerAddress, timeout time.Duration) bool {
+	p, err := peer.Decode(string(a))
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(r.m.ctx, timeout)
+	defer cancel()
+	addrs := r.m.tcpAddrs(p)
+	for k := knockAll(ctx, addrs); k != refused; k = knockAll(ctx, addrs) {
+		if k == somebody || !r.pause(ctx) {
+			return false
+		}
+	}
+	// libp2p hears of the reset a moment later than who reads the connection.
+	for r.m.host.Network().Connectedness(p) == network.Connected {
+		if !r.pause(ctx) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *raftLayer) pause(ctx context.Context) bool {
+	select {
+	case <-r.m.clk.After(refusedLook):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// knock is what comes of opening a connection and saying nothing.
+type knock uint8
+
+const (
+	somebody knock = iota // is there, or nobody can say
+	refused               // nobody is there
+	ending                // what accepted hung up: a process that ends closes its door last
+)
+
+// knockAll is refused if every address refuses, and somebody if there is none.
+func knockAll(ctx context.Context, addrs []string) knock {
+	if len(addrs) == 0 {
+		return somebody
+	}
+	for _, a := range addrs {
+		if k := knockAt(ctx, a); k != refused {
+			return k
+		}
+	}
+	return refused
+}
+
+func knockAt(ctx context.Context, addr string) knock {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return refused
+	case errors.Is(err, syscall.ECONNRESET):
+		return ending
+	case err != nil:
+		return somebody
+	}
+	defer c.Close() // nothing was said
+	if err := c.SetReadDeadline(time.Now().Add(hangsUpWithin)); err != nil {
+		return somebody
+	}
+	_, err = c.Read(make([]byte, 1))
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return somebody
+	}
+	return ending
+}
+
+// hangsUpWithin is how long a process that is being ended may take to hang up. One that
+// lives waits for our first word much longer.
+const hangsUpWithin = 100 * time.Millisecond
+
+// refusedLook is between looks at whether a connection is gone.
+const refusedLook = 5 * time.Millisecond
 
 // Dial implements raft.StreamLayer.
 func (r *raftLayer) Dial(a raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
