@@ -14,7 +14,7 @@ func commandAt(i uint64, data string) *raft.Log {
 	return &raft.Log{Index: i, Term: 1, Type: raft.LogCommand, Data: encodeCommand([]byte(data))}
 }
 
-// RA-258: a snapshot that does not lead to the state which it names costs the state, and no
+// RA-442: a snapshot that does not lead to the state which it names costs the state, and no
 // reader sees either the wrong one or the blank one. They see the new state once it has all
 // that they had; until then nobody is told that an index is applied, and nothing that comes
 // again is called new.

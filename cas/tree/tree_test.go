@@ -184,6 +184,8 @@ func TestCaptureFile(t *testing.T) {
 	castest.WantKind(t, err, forgeyard.NotFound)
 }
 
+// RA-257, RA-258: what outputs are captured by keeps the bounds of bytes and of files, and so
+// does what lays them out again.
 func TestCaptureLimits(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	dir := lay(t, map[string]string{"a": "12345", "b": "12345", "c/d": "12345"})

@@ -146,7 +146,7 @@ func (a *app) bundleExport() *cobra.Command {
 	f.StringVar(&out, "out", "", "file to make, - for stdout")
 	f.StringArrayVar(&trees, "tree", nil, "the digest of a directory; may be repeated")
 	f.StringVar(&note, "note", "", "words for who reads it")
-	f.DurationVar(&keep, "keep", 0, "how long it is kept where it arrives (default: until `cas unpin` there)")
+	f.DurationVar(&keep, "keep", 0, "how long it is kept where it arrives (default: until it is unpinned there)")
 	return c
 }
 

@@ -53,7 +53,7 @@ func (a *app) casPut() *cobra.Command {
 			return a.PrintValue(v, func(p *cli.Page) { p.Line("%s", v.Digest) })
 		},
 	})
-	c.Flags().BoolVar(&keep, "pin", false, "keep it until `cas unpin`")
+	c.Flags().BoolVar(&keep, "pin", false, "keep it until it is unpinned")
 	return c
 }
 

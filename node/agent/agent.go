@@ -13,7 +13,7 @@
 // our own send (07§115–117, E06), by the terms that the log gave that very epoch; an
 // attempt whose deadline has passed is killed, and
 // a process that slept knows it when it wakes, because every step compares the clock;
-// one lease starts at most one execution, however often it is seen (RA-258).
+// one lease starts at most one execution, however often it is seen (RA-442).
 //
 // The agent is never an authority (07§1): it proposes, and the log decides. It knows
 // no placement rule. The package is pure.

@@ -569,7 +569,7 @@ func (r *rig) goesOn(a forgeyard.Authority) forgeyard.Authority {
 	return *v.Next
 }
 
-// RA-258: a state that is wrong, or is being built again, starts and ends nothing here.
+// RA-442: a state that is wrong, or is being built again, starts and ends nothing here.
 // Only the deadline does.
 func TestASuspectStateSaysNothing(t *testing.T) {
 	r := newRig(t)
@@ -587,7 +587,7 @@ func TestASuspectStateSaysNothing(t *testing.T) {
 	r.want("kill: its lease is over: nothing was heard in time")
 }
 
-// RA-258: one lease starts at most one execution, also where our copy of the log is lost,
+// RA-442: one lease starts at most one execution, also where our copy of the log is lost,
 // older than the job, or wrong, and comes back as it was.
 func TestOneStartWhateverTheLogForgets(t *testing.T) {
 	r := newRig(t)

@@ -132,7 +132,7 @@ func sameID(t *testing.T, calls []string) {
 	}
 }
 
-// RA-258, decision 26f: an answer that is lost does nothing twice. A submission without an
+// RA-442, decision 26f: an answer that is lost does nothing twice. A submission without an
 // idempotency key would make a second job, were it a second request.
 func TestLostAnswersDoNothingTwice(t *testing.T) {
 	cut := errors.New("connection reset by peer")

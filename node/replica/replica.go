@@ -57,7 +57,7 @@ func (r *Replica) Observe(f func(Applied)) { r.observe = append(r.observe, f) }
 
 // State returns the newest whole state. It never changes; keep it as long as you like.
 // Later calls never return an older one: a state that is given up and built again from
-// the log shows when it has come as far (RA-258).
+// the log shows when it has come as far (RA-442).
 func (r *Replica) State() *site.State { return r.shown.Load() }
 
 // Changed returns a channel that is closed at the next change. Take it before State.

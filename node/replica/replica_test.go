@@ -104,7 +104,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 	}
 }
 
-// RA-258: while the state is built again, readers keep the last whole one, and the log goes
+// RA-442: while the state is built again, readers keep the last whole one, and the log goes
 // on to the new one. They see that, and are woken, when it is said to be whole.
 func TestReadersNeverSeeHalfAState(t *testing.T) {
 	r := New()
