@@ -1,5 +1,7 @@
 package cas
 
+import "time"
+
 // Every bound of the encodings, with its reason.
 const (
 	// BlockSize is the largest block, and the largest blob that has no manifest.
@@ -34,4 +36,14 @@ const (
 
 	// MaxPinRoots bounds one pin; a wider closure is named by a tree.
 	MaxPinRoots = 64 << 10
+
+	// MaxActionKey holds a digest and the name of a function and an instance beside it.
+	MaxActionKey = 256
+
+	// MaxActionBytes bounds what is kept of an action. A larger result is an object, and the
+	// value names it.
+	MaxActionBytes = 1 << 20
+
+	// MaxTouch bounds how long a touch keeps; who needs it longer pins it.
+	MaxTouch = 24 * time.Hour
 )

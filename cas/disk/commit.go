@@ -40,6 +40,7 @@ type job struct {
 	proved  []proof
 	partial forgeyard.Digest // the partial that becomes the first file
 	counted int64            // bytes of it that the index counts already
+	sha     cas.SHA256       // another name of the first file; zero: none
 	err     error
 	done    chan struct{}
 }
@@ -243,6 +244,11 @@ func (s *Store) index(u *update, j *job) error {
 	}
 	for _, p := range j.proved {
 		if err := u.prove(p); err != nil {
+			return err
+		}
+	}
+	if !j.sha.IsZero() {
+		if err := u.Bucket(bAliases).Put(j.sha[:], j.files[0].digest[:]); err != nil {
 			return err
 		}
 	}

@@ -34,6 +34,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -100,6 +101,7 @@ type Store struct {
 	dying    map[forgeyard.Digest]struct{}            // being collected right now: as good as absent
 	holds    map[string]map[forgeyard.Digest]struct{} // kept for an owner until he pins or unpins
 	held     map[forgeyard.Digest]int                 // how many owners hold it
+	touched  map[forgeyard.Digest]time.Time           // kept until then, for whoever was told that it is here
 	fresh    map[forgeyard.Digest]location            // verified blocks of partials that the index does not have yet
 	verified map[forgeyard.Digest]struct{}            // suspects that were checked in this session
 	space    space
@@ -125,8 +127,8 @@ func Open(c Config) (*Store, error) {
 		pins: map[string]cas.Pin{}, partials: map[forgeyard.Digest]*partialState{},
 		busy: map[forgeyard.Digest]int{}, dying: map[forgeyard.Digest]struct{}{},
 		holds: map[string]map[forgeyard.Digest]struct{}{}, held: map[forgeyard.Digest]int{},
-		syncedDirs: map[[2]byte]struct{}{},
-		fresh:      map[forgeyard.Digest]location{}, verified: map[forgeyard.Digest]struct{}{},
+		touched: map[forgeyard.Digest]time.Time{}, syncedDirs: map[[2]byte]struct{}{},
+		fresh: map[forgeyard.Digest]location{}, verified: map[forgeyard.Digest]struct{}{},
 	}
 	if err := s.open(); err != nil {
 		s.abandon()

@@ -25,3 +25,7 @@ func open(t testing.TB, c disk.Config) *disk.Store {
 func TestConformance(t *testing.T) {
 	castest.Run(t, func(t *testing.T) cas.Store { return open(t, disk.Config{Dir: t.TempDir()}) })
 }
+
+func TestConformanceOfCatalog(t *testing.T) {
+	castest.RunCatalog(t, func(t *testing.T) castest.Cataloged { return open(t, disk.Config{Dir: t.TempDir()}) })
+}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -177,6 +179,7 @@ func (s *Store) GC(ctx context.Context, dryRun bool) (cas.GCReport, error) {
 	if err := c.run(ctx); err != nil {
 		return c.report, s.fail(op, err)
 	}
+	s.forgetTouches()
 	if !dryRun {
 		s.fillBallast()
 	}
@@ -205,6 +208,14 @@ func (c *collection) run(ctx context.Context) error {
 		after = last
 	}
 	return c.sweepStrays(ctx)
+}
+
+// forgetTouches drops those whose time is over.
+func (s *Store) forgetTouches() {
+	now := s.cfg.Clock.Wall()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.touched, func(_ forgeyard.Digest, until time.Time) bool { return !until.After(now) })
 }
 
 // takePins marks what was pinned since the last time. Pins wait while then runs.
@@ -349,6 +360,7 @@ func (s *Store) usedAndObjects() [2]int64 {
 // marks them, so that a put which sees them in the index does not rely on them.
 func (c *collection) condemn(page []victim) []victim {
 	s := c.s
+	now := s.cfg.Clock.Wall()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := page[:0]
@@ -356,7 +368,7 @@ func (c *collection) condemn(page []victim) []victim {
 		ids := append([]forgeyard.Digest{v.digest}, v.ids...)
 		free := true
 		for _, d := range ids {
-			if s.busy[d] > 0 || s.held[d] > 0 || c.kept(d) {
+			if s.busy[d] > 0 || s.held[d] > 0 || c.kept(d) || s.touched[d].After(now) {
 				free = false
 			}
 		}

@@ -3,7 +3,9 @@ package disk
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -35,6 +37,10 @@ func (s *Store) Put(ctx context.Context, r io.Reader, o cas.PutOptions) (cas.Ref
 	buf := blockPool.Get().(*[]byte)
 	defer blockPool.Put(buf)
 	w := &spool{s: s, op: op, ctx: ctx, r: r, o: o, buf: *buf}
+	if !o.SHA256.IsZero() {
+		w.sha = sha256.New()
+		w.r = io.TeeReader(r, w.sha)
+	}
 	defer w.discard()
 	ref, err := w.run()
 	if err != nil {
@@ -57,6 +63,7 @@ type spool struct {
 	buf []byte
 
 	mb       *cas.ManifestBuilder
+	sha      hash.Hash // of what was read; nil: nobody asks
 	res      *reservation
 	f        *os.File
 	tmp      []string // files to remove unless the commit took them
@@ -146,6 +153,11 @@ func (w *spool) read() (int, error) {
 }
 
 func (w *spool) check(got forgeyard.Digest) error {
+	if w.sha != nil {
+		if sha := cas.SHA256(w.sha.Sum(nil)); sha != w.o.SHA256 {
+			return forgeyard.Errorf(w.op, forgeyard.Corrupt, "the bytes have SHA-256 %s, expected was %s; nothing was kept", sha, w.o.SHA256)
+		}
+	}
 	if w.o.Expect.IsZero() || w.o.Expect == got {
 		return nil
 	}
@@ -158,7 +170,7 @@ func (w *spool) small(b []byte) (cas.Ref, error) {
 		return ref, err
 	}
 	if w.claim(ref.Digest) {
-		return ref, w.s.harden(w.o.Class, ref.Digest)
+		return ref, w.here(ref.Digest)
 	}
 	path, err := w.writeTemp(b)
 	if err != nil {
@@ -167,6 +179,16 @@ func (w *spool) small(b []byte) (cas.Ref, error) {
 	j := newJob(w.o.Class)
 	j.files = []file{{digest: ref.Digest, tmp: path, size: ref.Size}}
 	return ref, w.commit(j)
+}
+
+// here ends a put of what is here already.
+func (w *spool) here(ds ...forgeyard.Digest) error {
+	if w.sha != nil {
+		if err := w.s.saveAlias(w.o.SHA256, ds[0]); err != nil {
+			return err
+		}
+	}
+	return w.s.harden(w.o.Class, ds...)
 }
 
 // claim protects the digest and reports whether there is nothing to do for it.
@@ -287,7 +309,7 @@ func (w *spool) large() (cas.Ref, error) {
 		return ref, err
 	}
 	if w.claim(ref.Digest, ref.Manifest) {
-		return ref, w.s.harden(w.o.Class, ref.Digest, ref.Manifest)
+		return ref, w.here(ref.Digest, ref.Manifest)
 	}
 	if w.twinMan.Size > 0 && (ref.Digest != w.twin || !w.s.present(w.twin)) {
 		if err := w.leaveTwin(len(m.Blocks)); err != nil {
@@ -335,6 +357,7 @@ func seal(f *os.File) error { return errors.Join(f.Chmod(0o444), f.Close()) }
 
 // commit hands the files over; discard removes those that were not taken.
 func (w *spool) commit(j *job) error {
+	j.sha = w.o.SHA256
 	err := w.s.submit(j)
 	if err != nil {
 		return err
