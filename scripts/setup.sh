@@ -81,6 +81,10 @@ want bwrap bubblewrap # the sandbox executor
 want ip iproute2      # network namespaces of the end-to-end tests
 want nft nftables     # their one-way cuts
 want mkfs.ext4 e2fsprogs # and their disks
+want mkfs.xfs xfsprogs # disks that clone files, one of them with exceptions
+want mkfs.btrfs btrfs-progs
+want mount.exfat-fuse exfat-fuse # a disk that takes two names for one
+want mkfs.exfat exfatprogs
 if [ "${1:-}" = generate ]; then want protoc protobuf-compiler; fi
 install
 go_is_new || bootstrap

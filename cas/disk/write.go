@@ -293,12 +293,21 @@ func (w *spool) write(b []byte) error {
 	if err := w.room(int64(len(b))); err != nil {
 		return err
 	}
-	if _, err := w.f.Write(b); err != nil {
+	var err error
+	if bytes.Equal(b, zeroBlock[:len(b)]) {
+		_, err = w.f.Seek(int64(len(b)), io.SeekCurrent) // a hole: large gives the file its size
+	} else {
+		_, err = w.f.Write(b)
+	}
+	if err != nil {
 		return err
 	}
 	w.res.written(int64(len(b)))
 	return nil
 }
+
+// zeroBlock is what a hole reads as.
+var zeroBlock [cas.BlockSize]byte
 
 func (w *spool) large() (cas.Ref, error) {
 	ref, m, enc, err := w.mb.Finish()
@@ -318,7 +327,7 @@ func (w *spool) large() (cas.Ref, error) {
 	}
 	j := newJob(w.o.Class)
 	if w.f != nil {
-		if err := seal(w.f); err != nil {
+		if err := errors.Join(w.f.Truncate(ref.Size), seal(w.f)); err != nil {
 			return ref, err
 		}
 		j.files = append(j.files, file{digest: ref.Digest, tmp: w.f.Name(), size: ref.Size})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -32,22 +33,27 @@ type Materialisation struct {
 	UID, GID int
 }
 
-// Report tells what Materialise made and how.
+// Report tells what Materialise made and how. Each file came in one of three ways.
 type Report struct {
 	Files  int64 // files, directories and links
 	Bytes  int64 // of all files
 	Cloned int64 // files that share their blocks with the store until written
+	Ranged int64 // files that the kernel copied
+	Copied int64 // files that were read and written: small ones, and where nothing else went
+	Shared int64 // bytes of the cloned files
 }
 
 const opMaterialise = "tree materialise"
 
 // Materialise makes the tree in dst, which must not exist or be empty, and which
 // nobody else may write to meanwhile. Everything must be in the store: NotFound
-// names what is not. Each file is cloned where the disk can, else copied; small ones
-// are read verified and written. The workload never gets a link to the store's own
-// file, so it cannot change shared content (RA-186).
+// names what is not. How a file's bytes come is decided file by file, see fill. The
+// workload never gets a link to the store's own file, so it cannot change shared
+// content (RA-186, RA-188).
 //
-// After an error dst holds a part; Remove takes it away.
+// Errors are sorted by RA-189: NotFound, Unavailable (InputFetch); Corrupt
+// (CorruptInput); NoSpace (DiskInsufficient); Invalid that is ErrPath
+// (PathIncompatible). After one dst holds a part; Remove takes it away.
 func Materialise(ctx context.Context, s Source, root forgeyard.Digest, dst string, o Materialisation) (Report, error) {
 	if err := os.Mkdir(dst, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return Report{}, fail(opMaterialise, dst, err)
@@ -80,7 +86,7 @@ func Materialise(ctx context.Context, s Source, root forgeyard.Digest, dst strin
 			return Report{}, fail(opMaterialise, filepath.Join(dst, d), err)
 		}
 	}
-	return Report{Files: m.files.Load(), Bytes: m.bytes.Load(), Cloned: m.cloned.Load()}, nil
+	return m.report(), nil
 }
 
 func checkEmpty(r *os.Root, dst string) error {
@@ -110,14 +116,19 @@ type maker struct {
 	g    *errgroup.Group
 	ctx  context.Context
 
-	noClone              atomic.Bool // a clone failed for a reason that will hold for all
-	files, bytes, cloned atomic.Int64
+	files, bytes           atomic.Int64
+	cloned, ranged, copied atomic.Int64 // how many files came so
+	shared                 atomic.Int64
+}
+
+func (m *maker) report() Report {
+	return Report{Files: m.files.Load(), Bytes: m.bytes.Load(), Cloned: m.cloned.Load(), Ranged: m.ranged.Load(), Copied: m.copied.Load(), Shared: m.shared.Load()}
 }
 
 func (m *maker) visit(p string, e cas.Entry) error {
 	name := filepath.FromSlash(p)
 	if !filepath.IsLocal(name) {
-		return invalid(opMaterialise, p, "cannot be a path on this system")
+		return incompatible(p, "cannot be a path on this system")
 	}
 	m.files.Add(1)
 	switch e.Kind {
@@ -125,7 +136,11 @@ func (m *maker) visit(p string, e cas.Entry) error {
 		m.dirs = append(m.dirs, name)
 		return m.collision(p, m.root.Mkdir(name, 0o700))
 	case cas.Symlink:
-		if err := m.root.Symlink(filepath.FromSlash(e.Target), name); err != nil {
+		err := m.root.Symlink(filepath.FromSlash(e.Target), name)
+		if errors.Is(err, fs.ErrPermission) { // this folder is ours: it is links that are not allowed
+			return incompatible(p, "is a link (%v)", err)
+		}
+		if err != nil {
 			return m.collision(p, err)
 		}
 		if m.o.Chown {
@@ -139,11 +154,25 @@ func (m *maker) visit(p string, e cas.Entry) error {
 	return nil
 }
 
-// collision explains a name that is taken: trees have no name twice, so the
-// filesystem takes two names for one.
+// ErrPath is in an error whose cause is a name, or a link, that the filesystem below
+// the workspace cannot hold, or cannot tell from another one. Elsewhere it may do.
+var ErrPath = errors.New("this filesystem cannot hold the path")
+
+func incompatible(p, format string, args ...any) error {
+	return forgeyard.Errorf(opMaterialise, forgeyard.Invalid, "%q %s: %w", p, fmt.Sprintf(format, args...), ErrPath).
+		WithHint("rename it at its source, or put the workspaces on another filesystem")
+}
+
+// collision explains why a name could not be made. Trees have no name twice and a
+// directory comes before what is in it: so what is there already is another name that
+// the filesystem takes for this one, and what is missing is the filesystem's way to
+// refuse a name.
 func (m *maker) collision(p string, err error) error {
-	if errors.Is(err, fs.ErrExist) {
-		return invalid(opMaterialise, p, "differs from another name only in a way that this filesystem does not keep apart")
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return incompatible(p, "differs from another name only in a way that does not count here, such as case or the form of its letters")
+	case err != nil && (errors.Is(err, fs.ErrNotExist) || refusesName(err)):
+		return incompatible(p, "cannot be made (%v)", err)
 	}
 	return fail(opMaterialise, p, err)
 }
@@ -188,49 +217,6 @@ func (m *maker) finishFile(f *os.File, perm fs.FileMode) error {
 		return err
 	}
 	return setFileTime(f, FixedTime)
-}
-
-// fill brings the bytes into a new file and tells how many there were.
-func (m *maker) fill(f *os.File, e cas.Entry) (int64, error) {
-	if e.Size == 0 {
-		return 0, nil
-	}
-	if e.Size <= smallFile {
-		b, err := m.s.Block(m.ctx, e.Digest)
-		if err != nil {
-			return 0, err
-		}
-		n, err := f.Write(b)
-		return int64(n), err
-	}
-	src, release, err := m.s.Path(m.ctx, e.Digest)
-	if err != nil {
-		return 0, err
-	}
-	defer release()
-	in, err := os.Open(src)
-	if err != nil {
-		return 0, err
-	}
-	defer closeQuiet(in)
-	st, err := in.Stat()
-	if err != nil {
-		return 0, err
-	}
-	if st.Size() != e.Size {
-		return st.Size(), nil // the caller says so
-	}
-	if !m.noClone.Load() {
-		err := clone(f, in)
-		if err == nil {
-			m.cloned.Add(1)
-			return e.Size, nil
-		}
-		if cloneNeverWorks(err) {
-			m.noClone.Store(true)
-		}
-	}
-	return io.Copy(f, in) // copy_file_range where the kernel can, else a copy
 }
 
 // finish sets a directory's owner, permissions and time, in the order in which none

@@ -29,3 +29,13 @@ func setFileTime(f *os.File, at time.Time) error {
 
 // afterClose has nothing left to do: all was set by handle.
 func afterClose(*os.Root, string) error { return nil }
+
+// refusesName tells a filesystem that cannot hold a name, or a link, from one in trouble.
+func refusesName(err error) bool {
+	for _, e := range []error{syscall.EINVAL, syscall.EILSEQ, syscall.ENAMETOOLONG, syscall.EOPNOTSUPP, syscall.ENOSYS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

@@ -20,3 +20,8 @@ func setFileTime(*os.File, time.Time) error { return nil }
 
 // afterClose sets what can only be set by name.
 func afterClose(root *os.Root, name string) error { return root.Chtimes(name, FixedTime, FixedTime) }
+
+// refusesName tells a filesystem that cannot hold a name, or a link, from one in trouble.
+func refusesName(err error) bool {
+	return errors.Is(err, windows.ERROR_INVALID_NAME) || errors.Is(err, windows.ERROR_FILENAME_EXCED_RANGE) || errors.Is(err, windows.ERROR_PRIVILEGE_NOT_HELD)
+}
