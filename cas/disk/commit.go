@@ -142,6 +142,9 @@ func (s *Store) place(j *job, seen map[forgeyard.Digest]uint64, dirs map[string]
 		}
 		f.placed, f.gen = path, gen
 		seen[f.digest] = gen
+		if f.size >= vouchFrom {
+			s.vouchPlaced(f.digest, gen, path)
+		}
 	}
 	return nil
 }

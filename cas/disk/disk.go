@@ -73,7 +73,7 @@ type Store struct {
 	db   *bolt.DB
 
 	session uint64 // this opening of the store
-	suspect uint64 // objects last checked in this session or an earlier one are checked before their path is given out
+	suspect uint64 // the last session that did not end cleanly
 
 	jobs      chan *job
 	committed chan struct{} // closed when the committer has ended
@@ -94,20 +94,20 @@ type Store struct {
 
 	syncedDirs map[[2]byte]struct{} // under commitMu: blob folders whose own names were synced by us
 
-	mu       sync.Mutex // guards what follows
-	closed   bool
-	closing  sync.WaitGroup                           // puts that may still send a job
-	busy     map[forgeyard.Digest]int                 // in use by a put or a path: not collected
-	dying    map[forgeyard.Digest]struct{}            // being collected right now: as good as absent
-	holds    map[string]map[forgeyard.Digest]struct{} // kept for an owner until he pins or unpins
-	held     map[forgeyard.Digest]int                 // how many owners hold it
-	touched  map[forgeyard.Digest]time.Time           // kept until then, for whoever was told that it is here
-	fresh    map[forgeyard.Digest]location            // verified blocks of partials that the index does not have yet
-	verified map[forgeyard.Digest]struct{}            // suspects that were checked in this session
-	space    space
-	objects  int64
-	commits  uint64 // grows with each change of objects
-	pinned   pinnedBytes
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	closing sync.WaitGroup                           // puts that may still send a job
+	busy    map[forgeyard.Digest]int                 // in use by a put or a path: not collected
+	dying   map[forgeyard.Digest]struct{}            // being collected right now: as good as absent
+	holds   map[string]map[forgeyard.Digest]struct{} // kept for an owner until he pins or unpins
+	held    map[forgeyard.Digest]int                 // how many owners hold it
+	touched map[forgeyard.Digest]time.Time           // kept until then, for whoever was told that it is here
+	fresh   map[forgeyard.Digest]location            // verified blocks of partials that the index does not have yet
+	vouched map[forgeyard.Digest]vouched             // whose bytes were seen to be right, when, and in which file
+	space   space
+	objects int64
+	commits uint64 // grows with each change of objects
+	pinned  pinnedBytes
 }
 
 // Open opens or makes the store in c.Dir. A store that another process has open
@@ -128,7 +128,7 @@ func Open(c Config) (*Store, error) {
 		busy: map[forgeyard.Digest]int{}, dying: map[forgeyard.Digest]struct{}{},
 		holds: map[string]map[forgeyard.Digest]struct{}{}, held: map[forgeyard.Digest]int{},
 		touched: map[forgeyard.Digest]time.Time{}, syncedDirs: map[[2]byte]struct{}{},
-		fresh: map[forgeyard.Digest]location{}, verified: map[forgeyard.Digest]struct{}{},
+		fresh: map[forgeyard.Digest]location{}, vouched: map[forgeyard.Digest]vouched{},
 	}
 	if err := s.open(); err != nil {
 		s.abandon()
@@ -223,7 +223,7 @@ func (s *Store) Close() error {
 		errs = append(errs, p.shut())
 	}
 	s.partialMu.Unlock()
-	errs = append(errs, s.saveVerified(), s.markClean(), s.db.Close(), s.lock.Close())
+	errs = append(errs, s.markClean(), s.db.Close(), s.lock.Close())
 	return s.fail("cas close", errors.Join(errs...))
 }
 

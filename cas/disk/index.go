@@ -182,7 +182,7 @@ func (s *Store) startSession() error {
 		return errors.Join(metaPut(m, "session", s.session), metaPut(m, "suspect", s.suspect), metaPut(m, "clean", 0))
 	})
 	if err == nil && s.suspect == s.session-1 && s.session > 1 {
-		s.log.Info("cas: the last stop was not a clean one; objects are checked at first use", "dir", s.cfg.Dir)
+		s.log.Info("cas: the last stop was not a clean one", "dir", s.cfg.Dir)
 	}
 	return err
 }

@@ -25,8 +25,16 @@ const (
 	// maxQuarantine bounds the files kept for people to look at; the oldest go first.
 	maxQuarantine = 64
 
-	// maxSuspects bounds how many checks are remembered before they are saved.
-	maxSuspects = 1024
+	// vouchFor is how long a look at the bytes of a blob that is given out by its path
+	// holds: as long as damage below the filesystem can reach a workload unseen.
+	vouchFor = 24 * time.Hour
+
+	// maxVouched bounds how many of those looks are remembered: some 10 MB.
+	maxVouched = 1 << 16
+
+	// vouchFrom is from which size on a blob is remembered as it is stored. What is
+	// smaller is read by block, or hashed in no time.
+	vouchFrom = 128 << 10
 
 	// indexTimeout bounds the wait for the index's own file lock, which our lock makes moot.
 	indexTimeout = 5 * time.Second

@@ -389,8 +389,8 @@ func (s *Store) BlockSize(ctx context.Context, d forgeyard.Digest) (int64, error
 	return r.Size, nil
 }
 
-// Path implements cas.Store. The first time after a stop that was not clean the
-// bytes are hashed before the path is given out.
+// Path implements cas.Store. Whoever gets a path reads without checking, so the bytes
+// are vouched for before it is given out.
 func (s *Store) Path(ctx context.Context, d forgeyard.Digest) (string, func(), error) {
 	const op = "cas path"
 	if d == cas.Empty() {
@@ -407,61 +407,11 @@ func (s *Store) Path(ctx context.Context, d forgeyard.Digest) (string, func(), e
 		return "", nil, err
 	}
 	defer closeQuiet(f)
-	if err := s.checkSuspect(ctx, op, d, r, f); err != nil {
+	if err := s.vouch(ctx, op, d, r, f); err != nil {
 		release()
 		return "", nil, err
 	}
 	return s.blobPath(d, r.Gen), sync.OnceFunc(release), nil
-}
-
-// checkSuspect hashes what was last checked before the last unclean stop.
-func (s *Store) checkSuspect(ctx context.Context, op string, d forgeyard.Digest, r record, f *os.File) error {
-	if r.Session > s.suspect {
-		return nil
-	}
-	s.mu.Lock()
-	_, done := s.verified[d]
-	s.mu.Unlock()
-	if done {
-		return nil
-	}
-	got, err := hashFile(ctx, f)
-	if err != nil {
-		return s.fail(op, err)
-	}
-	if got != d {
-		return s.corrupt(op, d, r.Gen, "the bytes do not match the name after an unclean stop")
-	}
-	s.mu.Lock()
-	s.verified[d] = struct{}{}
-	full := len(s.verified) >= maxSuspects
-	s.mu.Unlock()
-	if full {
-		return s.saveVerified()
-	}
-	return nil
-}
-
-// saveVerified notes in the index what was checked in this session.
-func (s *Store) saveVerified() error {
-	s.mu.Lock()
-	done := s.verified
-	s.verified = map[forgeyard.Digest]struct{}{}
-	s.mu.Unlock()
-	if len(done) == 0 {
-		return nil
-	}
-	return s.update(func(u *update) error {
-		for d := range done {
-			if r, ok := u.record(d); ok {
-				r.Session = s.session
-				if err := u.putRecord(d, r); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
 }
 
 // Stat implements cas.Store.

@@ -42,3 +42,22 @@ func diskFree(dir string) (d diskState, err error) {
 	bs := int64(st.Bsize)
 	return diskState{free: int64(st.Bavail) * bs, total: int64(st.Blocks) * bs, inodesFree: int64(st.Ffree), inodes: int64(st.Files)}, nil
 }
+
+// print is what a filesystem changes when somebody writes to a file, renames it or gives
+// it other rights. The time of the last change cannot be set back.
+type print struct {
+	dev, ino, size     uint64
+	written, writtenNs int64
+	changed, changedNs int64
+}
+
+func printOf(f *os.File) (print, bool) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return print{}, false
+	}
+	return print{
+		dev: uint64(st.Dev), ino: st.Ino, size: uint64(st.Size),
+		written: int64(st.Mtim.Sec), writtenNs: int64(st.Mtim.Nsec), changed: int64(st.Ctim.Sec), changedNs: int64(st.Ctim.Nsec),
+	}, true
+}

@@ -41,3 +41,9 @@ func diskFree(dir string) (d diskState, err error) {
 	}
 	return diskState{free: int64(free), total: int64(total)}, nil
 }
+
+// print would tell that somebody wrote to a file; times can be set back here, so there is
+// none, and every blob is hashed each time.
+type print struct{}
+
+func printOf(*os.File) (print, bool) { return print{}, false }
