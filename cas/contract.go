@@ -44,7 +44,7 @@ type PutOptions struct {
 	Owner string
 
 	// SHA256, when set, is what the bytes must hash to, or they are refused as Corrupt. The
-	// object is found under it from then on (Catalog.Alias).
+	// object is found under it from then on (Names, SpaceSHA256).
 	SHA256 SHA256
 }
 
@@ -146,30 +146,6 @@ type Store interface {
 	// GC removes what no pin keeps and no write in flight needs.
 	GC(ctx context.Context, dryRun bool) (GCReport, error)
 	Usage(ctx context.Context) (Usage, error)
-}
-
-// Catalog is what a store remembers beside its objects. Every row of it may be lost without
-// harm: an alias is proved again by hashing, an action is computed again, what was touched is
-// asked for again. It is safe for concurrent use.
-type Catalog interface {
-	// Alias gives the complete object whose bytes have that SHA-256; NotFound when there is
-	// none, or when it is gone.
-	Alias(ctx context.Context, sha SHA256) (forgeyard.Digest, error)
-	// AddAlias hashes a complete object that is here, and finds it under its SHA-256 from then on.
-	AddAlias(ctx context.Context, d forgeyard.Digest) (SHA256, error)
-	// Touch keeps the complete objects among ds from being collected until the instant, which
-	// is at most MaxTouch away, and gives those that are not here, in their order. Earlier
-	// instants change nothing; what is large is touched with its manifests.
-	Touch(ctx context.Context, until time.Time, ds ...forgeyard.Digest) (missing []forgeyard.Digest, err error)
-
-	// PutAction keeps a value of at most MaxActionBytes under a key of 1 to MaxActionKey
-	// bytes, in place of an earlier one. The store looks into neither; whether the objects that
-	// a value names are here is for the caller to ask. It is not synced.
-	PutAction(ctx context.Context, key, value []byte) error
-	// Action gives the value, which the caller owns; NotFound when there is none.
-	Action(ctx context.Context, key []byte) ([]byte, error)
-	// DropAction forgets it and is idempotent.
-	DropAction(ctx context.Context, key []byte) error
 }
 
 // Exchange brings content from elsewhere into the local store.

@@ -37,13 +37,6 @@ const (
 	// MaxPinRoots bounds one pin; a wider closure is named by a tree.
 	MaxPinRoots = 64 << 10
 
-	// MaxActionKey holds a digest and the name of a function and an instance beside it.
-	MaxActionKey = 256
-
-	// MaxActionBytes bounds what is kept of an action. A larger result is an object, and the
-	// value names it.
-	MaxActionBytes = 1 << 20
-
-	// MaxTouch bounds how long a touch keeps; who needs it longer pins it.
-	MaxTouch = 24 * time.Hour
+	// MaxKeep bounds how long Names.Keep keeps; who needs it longer pins it.
+	MaxKeep = 24 * time.Hour
 )

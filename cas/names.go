@@ -51,6 +51,7 @@ type Names interface {
 	// Keep holds complete objects, with their manifests and blocks, back from collection
 	// and eviction at least until then, as a pin would. It never shortens: of two calls the
 	// later time counts. Objects that are not here are reported, in order; one that is not
-	// reported was here when the call was answered and is kept from then on (C08).
+	// reported was here when the call was answered and is kept from then on (C08). More than
+	// MaxKeep away is Invalid.
 	Keep(ctx context.Context, until time.Time, ds ...forgeyard.Digest) (missing []forgeyard.Digest, err error)
 }

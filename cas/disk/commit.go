@@ -40,7 +40,8 @@ type job struct {
 	proved  []proof
 	partial forgeyard.Digest // the partial that becomes the first file
 	counted int64            // bytes of it that the index counts already
-	sha     cas.SHA256       // another name of the first file; zero: none
+	sha     cas.SHA256       // another name of ref, the blob that was put; zero: none
+	ref     cas.Ref
 	err     error
 	done    chan struct{}
 }
@@ -251,7 +252,7 @@ func (s *Store) index(u *update, j *job) error {
 		}
 	}
 	if !j.sha.IsZero() {
-		if err := u.Bucket(bAliases).Put(j.sha[:], j.files[0].digest[:]); err != nil {
+		if err := u.putName(cas.Name{Space: cas.SpaceSHA256, Key: j.sha}, nameRecord{Ref: j.ref, Hour: hourOf(s.cfg.Clock.Wall())}); err != nil {
 			return err
 		}
 	}

@@ -94,20 +94,20 @@ type Store struct {
 
 	syncedDirs map[[2]byte]struct{} // under commitMu: blob folders whose own names were synced by us
 
-	mu      sync.Mutex // guards what follows
-	closed  bool
-	closing sync.WaitGroup                           // puts that may still send a job
-	busy    map[forgeyard.Digest]int                 // in use by a put or a path: not collected
-	dying   map[forgeyard.Digest]struct{}            // being collected right now: as good as absent
-	holds   map[string]map[forgeyard.Digest]struct{} // kept for an owner until he pins or unpins
-	held    map[forgeyard.Digest]int                 // how many owners hold it
-	touched map[forgeyard.Digest]time.Time           // kept until then, for whoever was told that it is here
-	fresh   map[forgeyard.Digest]location            // verified blocks of partials that the index does not have yet
-	vouched map[forgeyard.Digest]vouched             // whose bytes were seen to be right, when, and in which file
-	space   space
-	objects int64
-	commits uint64 // grows with each change of objects
-	pinned  pinnedBytes
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	closing   sync.WaitGroup                           // puts that may still send a job
+	busy      map[forgeyard.Digest]int                 // in use by a put or a path: not collected
+	dying     map[forgeyard.Digest]struct{}            // being collected right now: as good as absent
+	holds     map[string]map[forgeyard.Digest]struct{} // kept for an owner until he pins or unpins
+	held      map[forgeyard.Digest]int                 // how many owners hold it
+	keepUntil map[forgeyard.Digest]time.Time           // kept until then, for whoever was told that it is here
+	fresh     map[forgeyard.Digest]location            // verified blocks of partials that the index does not have yet
+	vouched   map[forgeyard.Digest]vouched             // whose bytes were seen to be right, when, and in which file
+	space     space
+	objects   int64
+	commits   uint64 // grows with each change of objects
+	pinned    pinnedBytes
 }
 
 // Open opens or makes the store in c.Dir. A store that another process has open
@@ -127,7 +127,7 @@ func Open(c Config) (*Store, error) {
 		pins: map[string]cas.Pin{}, partials: map[forgeyard.Digest]*partialState{},
 		busy: map[forgeyard.Digest]int{}, dying: map[forgeyard.Digest]struct{}{},
 		holds: map[string]map[forgeyard.Digest]struct{}{}, held: map[forgeyard.Digest]int{},
-		touched: map[forgeyard.Digest]time.Time{}, syncedDirs: map[[2]byte]struct{}{},
+		keepUntil: map[forgeyard.Digest]time.Time{}, syncedDirs: map[[2]byte]struct{}{},
 		fresh: map[forgeyard.Digest]location{}, vouched: map[forgeyard.Digest]vouched{},
 	}
 	if err := s.open(); err != nil {

@@ -26,6 +26,6 @@ func TestConformance(t *testing.T) {
 	castest.Run(t, func(t *testing.T) cas.Store { return open(t, disk.Config{Dir: t.TempDir()}) })
 }
 
-func TestConformanceOfCatalog(t *testing.T) {
-	castest.RunCatalog(t, func(t *testing.T) castest.Cataloged { return open(t, disk.Config{Dir: t.TempDir()}) })
+func TestConformanceOfNames(t *testing.T) {
+	castest.RunNames(t, func(t *testing.T) castest.Named { return open(t, disk.Config{Dir: t.TempDir()}) })
 }

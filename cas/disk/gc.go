@@ -179,7 +179,7 @@ func (s *Store) GC(ctx context.Context, dryRun bool) (cas.GCReport, error) {
 	if err := c.run(ctx); err != nil {
 		return c.report, s.fail(op, err)
 	}
-	s.forgetTouches()
+	s.forgetKept()
 	if !dryRun {
 		s.fillBallast()
 	}
@@ -210,12 +210,12 @@ func (c *collection) run(ctx context.Context) error {
 	return c.sweepStrays(ctx)
 }
 
-// forgetTouches drops those whose time is over.
-func (s *Store) forgetTouches() {
+// forgetKept drops those whose time is over.
+func (s *Store) forgetKept() {
 	now := s.cfg.Clock.Wall()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.touched, func(_ forgeyard.Digest, until time.Time) bool { return !until.After(now) })
+	maps.DeleteFunc(s.keepUntil, func(_ forgeyard.Digest, until time.Time) bool { return !until.After(now) })
 }
 
 // takePins marks what was pinned since the last time. Pins wait while then runs.
@@ -368,7 +368,7 @@ func (c *collection) condemn(page []victim) []victim {
 		ids := append([]forgeyard.Digest{v.digest}, v.ids...)
 		free := true
 		for _, d := range ids {
-			if s.busy[d] > 0 || s.held[d] > 0 || c.kept(d) || s.touched[d].After(now) {
+			if s.busy[d] > 0 || s.held[d] > 0 || c.kept(d) || s.keepUntil[d].After(now) {
 				free = false
 			}
 		}

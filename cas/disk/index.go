@@ -26,16 +26,14 @@ import (
 //	           or the manifest's while the blob is partial
 //	manifests  manifest digest → whole digest; only manifests that were proved
 //	partials   manifest digest → partialRecord
-//	aliases    SHA-256 → whole digest; may outlive its object
-//	actions    key of an action → what was kept of it
+//	names      space + key → nameRecord; may outlive its object
 var (
 	bMeta      = []byte("meta")
 	bObjects   = []byte("objects")
 	bBlocks    = []byte("blocks")
 	bManifests = []byte("manifests")
 	bPartials  = []byte("partials")
-	bAliases   = []byte("aliases")
-	bActions   = []byte("actions")
+	bNames     = []byte("names")
 )
 
 // record is what the index knows of a whole blob.
@@ -155,7 +153,7 @@ func openBolt(path string, noSync bool) (db *bolt.DB, err error) {
 		return nil, err
 	}
 	err = db.Update(func(tx *bolt.Tx) error {
-		for _, b := range [][]byte{bMeta, bObjects, bBlocks, bManifests, bPartials, bAliases, bActions} {
+		for _, b := range [][]byte{bMeta, bObjects, bBlocks, bManifests, bPartials, bNames} {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
 				return err
 			}

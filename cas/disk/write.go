@@ -170,7 +170,7 @@ func (w *spool) small(b []byte) (cas.Ref, error) {
 		return ref, err
 	}
 	if w.claim(ref.Digest) {
-		return ref, w.here(ref.Digest)
+		return ref, w.here(ref, ref.Digest)
 	}
 	path, err := w.writeTemp(b)
 	if err != nil {
@@ -178,13 +178,13 @@ func (w *spool) small(b []byte) (cas.Ref, error) {
 	}
 	j := newJob(w.o.Class)
 	j.files = []file{{digest: ref.Digest, tmp: path, size: ref.Size}}
-	return ref, w.commit(j)
+	return ref, w.commit(ref, j)
 }
 
 // here ends a put of what is here already.
-func (w *spool) here(ds ...forgeyard.Digest) error {
+func (w *spool) here(ref cas.Ref, ds ...forgeyard.Digest) error {
 	if w.sha != nil {
-		if err := w.s.saveAlias(w.o.SHA256, ds[0]); err != nil {
+		if err := w.s.bind(cas.Binding{Name: cas.Name{Space: cas.SpaceSHA256, Key: w.o.SHA256}, Ref: ref}); err != nil {
 			return err
 		}
 	}
@@ -318,7 +318,7 @@ func (w *spool) large() (cas.Ref, error) {
 		return ref, err
 	}
 	if w.claim(ref.Digest, ref.Manifest) {
-		return ref, w.here(ref.Digest, ref.Manifest)
+		return ref, w.here(ref, ref.Digest, ref.Manifest)
 	}
 	if w.twinMan.Size > 0 && (ref.Digest != w.twin || !w.s.present(w.twin)) {
 		if err := w.leaveTwin(len(m.Blocks)); err != nil {
@@ -341,7 +341,7 @@ func (w *spool) large() (cas.Ref, error) {
 	}
 	j.files = append(j.files, file{digest: ref.Manifest, tmp: path, size: int64(len(enc))})
 	j.proved = []proof{{whole: ref.Digest, digest: ref.Manifest, m: m, plain: !w.o.ByContent}}
-	return ref, w.commit(j)
+	return ref, w.commit(ref, j)
 }
 
 func (w *spool) writeTemp(b []byte) (string, error) {
@@ -365,8 +365,8 @@ func (w *spool) writeTemp(b []byte) (string, error) {
 func seal(f *os.File) error { return errors.Join(f.Chmod(0o444), f.Close()) }
 
 // commit hands the files over; discard removes those that were not taken.
-func (w *spool) commit(j *job) error {
-	j.sha = w.o.SHA256
+func (w *spool) commit(ref cas.Ref, j *job) error {
+	j.ref, j.sha = ref, w.o.SHA256
 	err := w.s.submit(j)
 	if err != nil {
 		return err
