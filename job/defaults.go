@@ -39,6 +39,11 @@ const (
 	DefaultCkptBytes  = 4 << 30
 	DefaultKeep       = 3
 	DefaultCkptSignal = "none"
+
+	OwnMilliCPU = 100
+	OwnMemory   = 64 << 20
+	OwnPids     = 64
+	OwnRun      = 24 * time.Hour
 )
 
 // Defaulted fills every zero that has a default. A zero interruption budget
@@ -46,6 +51,9 @@ const (
 // the job.
 func (s Spec) Defaulted() Spec {
 	set(&s.Version, SpecVersion)
+	if s.Own() {
+		s.defaultOwn()
+	}
 	set(&s.Resources.MilliCPU, DefaultMilliCPU)
 	set(&s.Resources.Memory, DefaultMemory)
 	set(&s.Resources.Disk, DefaultDisk)
@@ -66,6 +74,17 @@ func (s Spec) Defaulted() Spec {
 		set(&s.Steps[i].Name, fmt.Sprintf("step %d", i+1))
 	}
 	return s
+}
+
+// defaultOwn is little: the work is reading and hashing, and the store reserves for itself
+// what it takes in. It may take long: an instrument's disk has what it has.
+func (s *Spec) defaultOwn() {
+	set(&s.Resources.MilliCPU, OwnMilliCPU)
+	set(&s.Resources.Memory, OwnMemory)
+	set(&s.Resources.Disk, MinDisk)
+	set(&s.Resources.Pids, OwnPids)
+	set(&s.Timeouts.Run, OwnRun)
+	set(&s.Sandbox, SandboxOwn)
 }
 
 func (s *Spec) defaultResume() {

@@ -23,6 +23,7 @@ type File struct {
 	Model      string     `yaml:"model"`
 	AutoCommit bool       `yaml:"auto_commit"` // default true
 	Inputs     []RunInput `yaml:"inputs"`      // ingest only
+	Node       string     `yaml:"node"`        // ingest and garden: whose data, or what is looked after; default the node that is asked
 	Job        FileJob    `yaml:"job"`         // build only
 }
 
@@ -56,11 +57,12 @@ type FileStep struct {
 }
 
 // FileInput is content for the workspace: a local path that is ingested at
-// submit, or a digest that the site has.
+// submit, a digest that the site has, or what a name points at when it is submitted.
 type FileInput struct {
 	Path   string           `yaml:"path" strict:"required"`
 	From   string           `yaml:"from"`
 	Digest forgeyard.Digest `yaml:"digest"`
+	Named  string           `yaml:"named"`
 	Tree   bool             `yaml:"tree"` // the digest names a directory; for a local path it is found out
 }
 
@@ -214,11 +216,15 @@ func ParseFile(name string, data []byte, overrides map[string]string) (File, err
 // so they are checked with a stand-in.
 func (f File) faults(doc *strictyaml.Doc) []fault {
 	c := check{faults: f.RunSpec().faults()}
+	c.text("node", f.Node, MaxName)
 	if f.Kind != Build {
 		if doc.Has("job") {
 			c.add("job", "a run of kind %s has no job", f.Kind)
 		}
 		return c.faults
+	}
+	if f.Node != "" {
+		c.add("node", "%q; a build goes where it is served: use job.requires", forgeyard.Clip(f.Node, MaxName))
 	}
 	if !doc.Has("job") {
 		c.add("job", "is missing; a build needs one")
@@ -234,11 +240,15 @@ func (f File) faults(doc *strictyaml.Doc) []fault {
 	c.zeros(f, doc)
 	s := f.spec()
 	for i, in := range j.Inputs {
-		if (in.From == "") == in.Digest.IsZero() {
-			c.add(fmt.Sprintf("job.inputs[%d]", i), "exactly one of from and digest is needed")
+		at := fmt.Sprintf("job.inputs[%d]", i)
+		if in.sources() != 1 {
+			c.add(at, "exactly one of from, digest and named is needed")
 		}
-		c.text(fmt.Sprintf("job.inputs[%d].from", i), in.From, MaxPath)
-		s.Inputs = append(s.Inputs, Input{Path: tidy(in.Path), Tree: in.Tree || in.From != "", Digest: forgeyard.Digest{1}})
+		c.text(at+".from", in.From, MaxPath)
+		if in.Named != "" {
+			c.name(at+".named", in.Named)
+		}
+		s.Inputs = append(s.Inputs, Input{Path: tidy(in.Path), Tree: in.Tree || in.Digest.IsZero(), Digest: forgeyard.Digest{1}})
 	}
 	for _, x := range s.faults() {
 		// The title, the model and the guidance are the run's and were checked there.
@@ -247,6 +257,16 @@ func (f File) faults(doc *strictyaml.Doc) []fault {
 		}
 	}
 	return c.faults
+}
+
+// sources counts where an input is said to come from.
+func (in FileInput) sources() (n int) {
+	for _, given := range []bool{in.From != "", !in.Digest.IsZero(), in.Named != ""} {
+		if given {
+			n++
+		}
+	}
+	return n
 }
 
 // zeros refuses a zero that is written out where the spec's zero takes the
@@ -288,6 +308,26 @@ func (f File) RunSpec() RunSpec {
 	}
 }
 
+// Own is the spec of an ingest or a garden run on the given node, complete with defaults.
+// Paths must be absolute by now. The error's kind is Invalid.
+func (f File) Own(node forgeyard.RunnerID) (Spec, error) {
+	if f.Kind == Build {
+		return Spec{}, forgeyard.Errorf("spec", forgeyard.Invalid, "a build has a job")
+	}
+	for key, given := range map[string]bool{"model": f.Model != "", "guidance": f.Guidance != "", "auto_commit: false": !f.AutoCommit} {
+		if given {
+			return Spec{}, forgeyard.Errorf("spec", forgeyard.Invalid, "%s is for a workload, and a run of kind %s has none", key, f.Kind)
+		}
+	}
+	s := Spec{Kind: f.Kind, Title: f.Title, Ingest: slices.Clone(f.Inputs), Node: node}.Defaulted()
+	for i, in := range s.Ingest {
+		if in.From != "" && !path.IsAbs(in.From) {
+			return Spec{}, forgeyard.Errorf("spec", forgeyard.Invalid, "inputs[%d].from: %q is not absolute", i, forgeyard.Clip(in.From, 80))
+		}
+	}
+	return s, s.Validate()
+}
+
 // Spec is the job that the file asks for, complete with defaults. Each input that
 // comes from a local path must be among resolved, under the same path, with the
 // digest and size it was stored under; one that is given by digest may be, and then
@@ -308,7 +348,7 @@ func (f File) Spec(resolved []Input) (Spec, error) {
 		delete(byPath, tidy(in.Path))
 		switch {
 		case !ok && in.Digest.IsZero():
-			c.add(at, "%q was not stored under a digest", in.From)
+			c.add(at, "%q was not stored under a digest", in.From+in.Named)
 			continue
 		case !ok:
 			r = Input{Path: tidy(in.Path), Tree: in.Tree, Digest: in.Digest}

@@ -131,7 +131,7 @@ func TestRefusedFiles(t *testing.T) {
 		{"RA-220", job("inputs: [{path: source/../../x, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "source/../../x" leaves the workspace; .. is not allowed`},
 		{"RA-220", job("inputs: [{path: /etc/passwd, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "/etc/passwd" is absolute; a relative path is expected`},
 		{"", job("inputs: [{path: lib, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "lib"; a path below source or build is expected`},
-		{"", job("inputs: [{path: source/a}]"), `job.yaml:5:12: job.inputs[0]: exactly one of from and digest is needed`},
+		{"", job("inputs: [{path: source/a}]"), `job.yaml:5:12: job.inputs[0]: exactly one of from, digest and named is needed`},
 		{"", job("inputs: [{path: source, from: x}, {path: source/a, from: y}]"), `job.yaml:5:44: job.inputs[1].path: "source/a" lies inside the input "source"`},
 		{"", job("inputs: [{path: source, from: x}, {path: ./source/, from: y}]"), `job.yaml:5:44: job.inputs[1].path: "source" is given twice`},
 		{"", job("inputs: [{path: source, digest: b3:zz}]"), `job.yaml:5:35: job.inputs[0].digest: parse: "b3:zz" is not a digest: b3: and 64 lower-case hex digits are expected`},

@@ -160,6 +160,8 @@ type Event struct {
 	Kind    EventKind      `cbor:"3,keyasint"`
 	Message string         `cbor:"4,keyasint,omitempty"` // at most MaxEventMessage bytes
 	Status  Status         `cbor:"5,keyasint,omitempty"` // for status events
+	Tool    *Tool          `cbor:"6,keyasint,omitempty"` // for tool events
+	Output  *Printed       `cbor:"7,keyasint,omitempty"` // for output events
 }
 
 // Outcome is how an attempt ended, as its runner says. Apply turns it into a status.
@@ -211,4 +213,6 @@ type Result struct {
 	// this completion was proposed; Short says that policy accepted fewer than asked.
 	Replicas []forgeyard.RunnerID `cbor:"8,keyasint,omitempty"`
 	Short    bool                 `cbor:"9,keyasint,omitempty"`
+	// Told are events that the log does not have yet; they come before the terminal one.
+	Told Told `cbor:"10,keyasint,omitzero"`
 }

@@ -33,4 +33,5 @@ const (
 	MinDisk         = 1 << 20
 	MaxPids         = 1 << 22 // the kernel's own limit
 	MaxRunInputs    = 256
+	MaxTold         = 64 // happenings in one command
 )

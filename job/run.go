@@ -26,6 +26,8 @@ type RunInput struct {
 	Name   string           `cbor:"1,keyasint" yaml:"name" strict:"required"`
 	From   string           `cbor:"2,keyasint,omitempty" yaml:"from"` // a path on the node that runs the ingest
 	Digest forgeyard.Digest `cbor:"3,keyasint,omitzero" yaml:"digest"`
+	Tree   bool             `cbor:"4,keyasint,omitempty" yaml:"tree"`   // the digest names a directory; for a path it is found out
+	Bundle bool             `cbor:"5,keyasint,omitempty" yaml:"bundle"` // the path is a bundle: its one root gets the name
 }
 
 // Validate says everything that is wrong with the run, or nil (RS-015). The kind
@@ -79,6 +81,12 @@ func (c *check) runInputs(ins []RunInput) {
 		c.unique(at+".name", in.Name, seen)
 		if (in.From == "") == in.Digest.IsZero() {
 			c.add(at, "exactly one of from and digest is needed")
+		}
+		if in.Tree && in.Digest.IsZero() {
+			c.add(at+".tree", "is for a digest; for a path it is found out")
+		}
+		if in.Bundle && in.From == "" {
+			c.add(at+".bundle", "is for a path")
 		}
 		c.text(at+".from", in.From, MaxPath)
 	}

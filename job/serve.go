@@ -39,6 +39,9 @@ func (c Capabilities) Lacks(s Spec, labels map[string]string) []string {
 
 // cannotHold compares what must hold the workload with what was seen to hold here.
 func (c Capabilities) cannotHold(s Spec) []string {
+	if s.Own() {
+		return nil // it needs no sandbox: the program is the node's
+	}
 	i := slices.IndexFunc(c.Sandboxes, func(k SandboxCapability) bool { return k.Kind == s.Sandbox })
 	if i < 0 {
 		return []string{fmt.Sprintf("it cannot enforce sandbox %q", s.Sandbox)}

@@ -31,7 +31,17 @@ type Spec struct {
 	Model        string            `cbor:"20,keyasint,omitempty"` // reaches the workload as FORGEYARD_MODEL (decision 21)
 	Guidance     string            `cbor:"21,keyasint,omitempty"` // reaches it as a file, FORGEYARD_GUIDANCE_FILE
 	NoCommit     bool              `cbor:"22,keyasint,omitempty"` // auto_commit: false; outputs are not captured at success
+
+	// Kind is that of a run which the node's own program carries out, ingest or garden;
+	// empty for a build. Such a spec has no steps: see Own.
+	Kind   RunKind            `cbor:"23,keyasint,omitempty"`
+	Ingest []RunInput         `cbor:"24,keyasint,omitempty"` // of an ingest: what gets which name
+	Node   forgeyard.RunnerID `cbor:"25,keyasint,omitempty"` // the only runner that can: the data, or what is looked after, is there
 }
+
+// Own reports that no workload runs: a child of the node's own program does the work
+// (decision 22).
+func (s Spec) Own() bool { return s.Kind != "" }
 
 // SpecVersion is the only version of the job file.
 const SpecVersion = 1
@@ -105,6 +115,7 @@ type Sandbox string
 const (
 	SandboxStrict  Sandbox = "strict"  // namespaces, no network, no host sockets, no new privileges
 	SandboxProcess Sandbox = "process" // own session and cgroup; weaker, and only where the node lists it (decision 9)
+	SandboxOwn     Sandbox = "own"     // not for a workload: a child of the node's own program, for Spec.Own
 )
 
 // Network is what the workload may reach.

@@ -41,7 +41,10 @@ func (s Spec) faults() []fault {
 	c.text("title", s.Title, MaxTitle)
 	c.text("model", s.Model, MaxValue)
 	c.text("guidance", s.Guidance, MaxGuidance)
-	c.steps(s.Steps)
+	c.own(s)
+	if !s.Own() {
+		c.steps(s.Steps)
+	}
 	c.inputs(s.Inputs)
 	c.outputs(s.Outputs)
 	c.env("env", s.Env)
@@ -57,6 +60,32 @@ func (s Spec) faults() []fault {
 		}
 	}
 	return c.faults
+}
+
+// own checks a spec that the node's own program carries out: it has nothing of a workload.
+func (c *check) own(s Spec) {
+	switch s.Kind {
+	case "":
+		if len(s.Ingest) > 0 || s.Node != "" {
+			c.add("node", "a build has no node and no run inputs of its own")
+		}
+		return
+	case Ingest:
+		c.faults = append(c.faults, RunSpec{Version: SpecVersion, Kind: Ingest, Inputs: s.Ingest}.faults()...)
+	case Garden:
+		if len(s.Ingest) > 0 {
+			c.add("inputs", "a garden has no run inputs, %d are given", len(s.Ingest))
+		}
+	default:
+		c.add("kind", "%q has no spec of its own; allowed: ingest, garden", forgeyard.Clip(string(s.Kind), MaxName))
+	}
+	c.name("node", string(s.Node)) // whether it is a member's id, the site knows
+	if s.Sandbox != SandboxOwn || s.Network != NetworkNone || s.Effects != EffectsNone || s.Resume.Mode != ResumeNone || s.NoCommit {
+		c.add("kind", "a run of kind %s has no sandbox, network, effects or checkpoints", s.Kind)
+	}
+	if n := len(s.Steps) + len(s.Inputs) + len(s.Outputs) + len(s.Env) + len(s.Secrets) + len(s.Devices); n > 0 {
+		c.add("kind", "a run of kind %s has no steps, inputs, outputs, variables, secrets or devices; %d are given", s.Kind, n)
+	}
 }
 
 func (c *check) steps(steps []Step) {
@@ -183,7 +212,9 @@ func (c *check) devices(reqs []DeviceRequest) {
 }
 
 func (c *check) policies(s Spec) {
-	c.oneOf("sandbox", string(s.Sandbox), string(SandboxStrict), string(SandboxProcess))
+	if !s.Own() {
+		c.oneOf("sandbox", string(s.Sandbox), string(SandboxStrict), string(SandboxProcess))
+	}
 	c.oneOf("network", string(s.Network), string(NetworkNone), string(NetworkSite), string(NetworkHost))
 	c.oneOf("durability", string(s.Durability), string(Ephemeral), string(DurSite), string(DurCentral))
 	c.oneOf("effects", string(s.Effects), string(EffectsNone), string(EffectsProtected))

@@ -146,6 +146,8 @@ func (c *change) runWork(b Body) (v any, err error, ok bool) {
 		err = c.revoke(b)
 	case Stopped:
 		err = c.stopped(b)
+	case Report:
+		err = c.report(b)
 	default:
 		ok = false
 	}
@@ -176,6 +178,8 @@ func (c *change) runRest(b Body) (any, error) {
 		return nil, c.silence(b)
 	case Readiness:
 		return nil, c.readiness(b)
+	case Unname:
+		return nil, c.unname(b)
 	}
 	return nil, forgeyard.Errorf("apply", forgeyard.Invalid, "command %T is not known", b)
 }

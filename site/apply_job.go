@@ -39,10 +39,18 @@ func (c *change) submit(b Submit) (Submitted, error) {
 			return Submitted{Run: id, Job: r.Job, Existed: b.Key != ""}, nil
 		}
 	}
-	if b.Kind != job.Build {
-		return Submitted{}, forgeyard.Errorf("submit", forgeyard.Invalid, "kind %q does not run here, this version runs: build", b.Kind)
+	switch b.Kind {
+	case job.Build, job.Ingest, job.Garden:
+	default:
+		return Submitted{}, forgeyard.Errorf("submit", forgeyard.Invalid, "kind %q is not a run kind; allowed: build, ingest, garden", forgeyard.Clip(string(b.Kind), job.MaxName))
 	}
-	return c.enqueue(b.Kind, b.Title, key, b.Spec, b.SpecID, nil)
+	v, err := c.enqueue(b.Kind, b.Title, key, b.Spec, b.SpecID, nil)
+	if err == nil && b.Via != "" {
+		j, _ := c.Jobs.Get(v.Job)
+		j.Via = b.Via
+		c.putJob(j)
+	}
+	return v, err
 }
 
 // ownKey begins the idempotency key of a submission that came without one.
@@ -58,6 +66,9 @@ func (c *change) enqueue(kind job.RunKind, title, key string, raw []byte, id for
 	spec, err := job.DecodeSpec(raw)
 	if err != nil {
 		return Submitted{}, forgeyard.E("submit", forgeyard.Other, err)
+	}
+	if err := c.fits(kind, spec); err != nil {
+		return Submitted{}, err
 	}
 	if len(spec.Secrets) > 0 {
 		return Submitted{}, forgeyard.Errorf("submit", forgeyard.Invalid, "the job asks for %d secrets, and this version has no provider of secrets", len(spec.Secrets)).WithHint("take them out of the job file")
@@ -77,13 +88,39 @@ func (c *change) enqueue(kind job.RunKind, title, key string, raw []byte, id for
 	return Submitted{Run: r.ID, Job: j.ID}, nil
 }
 
+// fits says why a spec is not one of a run of that kind, here and now, or nil.
+func (s *State) fits(kind job.RunKind, spec job.Spec) error {
+	want := spec.Kind
+	if !spec.Own() {
+		want = job.Build
+	}
+	if kind != want {
+		return forgeyard.Errorf("submit", forgeyard.Invalid, "the run is of kind %q, its spec of kind %q", forgeyard.Clip(string(kind), job.MaxName), want)
+	}
+	if !spec.Own() {
+		return nil
+	}
+	if !s.Allows(FormatRuns) {
+		return forgeyard.Errorf("submit", forgeyard.Unavailable, "a run of kind %s needs log format %d and the site's log is at %d", kind, FormatRuns, s.LogFormat())
+	}
+	if m, ok := s.Members.Get(spec.Node); !ok || m.Removed {
+		return forgeyard.Errorf("submit", forgeyard.NotFound, "the run is for %s, which is no member", spec.Node).WithHint("forgeyard-node site members shows them")
+	}
+	return s.roomForNames(spec.Ingest)
+}
+
 // event gives a run its next event: numbers start at 1 and have no gap.
 func (c *change) event(r *Run, kind job.EventKind, status job.Status, msg string) {
-	if r.LastSeq >= maxEvents && !status.Terminal() {
+	c.append(r, job.Event{Kind: kind, Status: status, Message: msg})
+}
+
+func (c *change) append(r *Run, e job.Event) {
+	if r.LastSeq >= maxEvents && !e.Status.Terminal() {
 		return
 	}
 	r.LastSeq++
-	c.Events = c.Events.Put(eventKey(string(r.ID), r.LastSeq), job.Event{Seq: r.LastSeq, At: c.at, Kind: kind, Status: status, Message: forgeyard.Clip(msg, job.MaxEventMessage)})
+	e.Seq, e.At, e.Message = r.LastSeq, c.at, forgeyard.Clip(e.Message, job.MaxEventMessage)
+	c.Events = c.Events.Put(eventKey(string(r.ID), r.LastSeq), e)
 }
 
 // tell writes an event into the run of a job.

@@ -68,6 +68,8 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 		return none, forgeyard.Errorf("offer", forgeyard.Stale, "the job is at epoch %d, the offer was made at %d", j.Epoch, b.Epoch)
 	case !ok || m.Removed || m.Disabled || m.Draining:
 		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s takes no work", b.Runner)
+	case j.Spec.Node != "" && j.Spec.Node != b.Runner:
+		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "the run is for %s, not for %s", c.memberName(j.Spec.Node), m.Name)
 	case m.Session.ID != b.Session:
 		return none, forgeyard.Errorf("offer", forgeyard.Stale, "session %s of %s is not the current one", forgeyard.Short(b.Session), m.Name)
 	}
@@ -88,7 +90,7 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.SessionID, st lease.State) {
 	from, resumes, _ := checkpoint.Select(j.Checkpoints)
 	j.Epoch++
-	j.ResumeFrom = from.Manifest
+	j.ResumeFrom, j.Told = from.Manifest, 0
 	if j.Attempt == "" || !resumes {
 		j.Attempt, j.Checkpoints = forgeyard.AttemptID(c.newID()), nil
 	}
@@ -255,6 +257,7 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 		}
 	}
 	c.addLog(&j, b.Log)
+	c.told(&j, b.Told)
 	c.tell(j, job.EventMessage, "", "checkpoint %d of epoch %d committed: %s %s", rec.Seq, j.Epoch, rec.Manifest.Short(), progress(rec))
 	var out Checkpointed
 	if b.Continue {
@@ -364,6 +367,7 @@ func (c *change) release(b Release) error {
 		return err
 	}
 	c.addLog(&j, b.Log)
+	c.told(&j, b.Told)
 	if j.Status == job.Unknown {
 		j.Interruptions-- // charged when the doubt began, which has ended in order
 	}
@@ -466,6 +470,9 @@ func invalidResult(j Job, r job.Result) string {
 	if r.Outcome != job.OutcomeDone {
 		return ""
 	}
+	if j.Spec.Own() {
+		return invalidSet(j.Spec.Ingest, r.Outputs)
+	}
 	for _, o := range r.Outputs {
 		declared := slices.ContainsFunc(j.Spec.Outputs, func(d job.OutputDecl) bool { return d.Path == o.Path })
 		if !declared || o.Digest.IsZero() {
@@ -493,10 +500,11 @@ func (c *change) accepted(j *Job, b Complete) {
 		j.Interruptions-- // the doubt ended in order: it was no interruption
 	}
 	c.addLog(j, res.Log)
-	res.Log = nil
+	c.told(j, res.Told)
+	res.Log, res.Told = nil, job.Told{}
 	c.endLease(j, lease.EndCompleted, string(res.Outcome))
 	j.Phase = job.PhaseCompleted
-	retry := res.Outcome == job.OutcomeFailed && res.Category.RetryElsewhere() && j.CancelAt == 0
+	retry := res.Outcome == job.OutcomeFailed && res.Category.RetryElsewhere() && j.CancelAt == 0 && j.Spec.Node == "" // for one node there is no elsewhere
 	if retry && j.Retries < maxRetries {
 		j.Retries++
 		c.avoid(j, b.Authority, string(res.Category)+": "+res.Message)
@@ -507,7 +515,7 @@ func (c *change) accepted(j *Job, b Complete) {
 	j.Result, j.Message = &res, b.Message
 	switch res.Outcome {
 	case job.OutcomeDone:
-		c.finish(j, job.Done, "", "done")
+		c.done(j, res)
 	case job.OutcomeCancelled:
 		c.finish(j, job.Cancelled, "", "cancelled: "+res.Message)
 	default:

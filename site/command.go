@@ -68,6 +68,8 @@ const (
 	kindStopped
 	kindSilence
 	kindReadiness
+	kindReport
+	kindUnname
 )
 
 // Init starts the site with its founder.
@@ -152,6 +154,9 @@ type Submit struct {
 	Key    string           `cbor:"3,keyasint,omitempty"` // idempotency key: the same key is the same run
 	Spec   []byte           `cbor:"4,keyasint"`           // canonical bytes of the job's spec
 	SpecID forgeyard.Digest `cbor:"5,keyasint"`
+	// Via is the member whose control socket the submission came through: what it alone may
+	// ask of its own machine. A member says it of itself only. Of log format 2.
+	Via forgeyard.RunnerID `cbor:"6,keyasint,omitempty"`
 }
 
 // Submitted is Submit's reply.
@@ -221,6 +226,7 @@ type Checkpoint struct {
 	Log        []job.LogChunk      `cbor:"3,keyasint,omitempty"`
 	Continue   bool                `cbor:"4,keyasint,omitempty"`
 	Productive bool                `cbor:"5,keyasint,omitempty"` // the resume that this epoch began with went well
+	Told       job.Told            `cbor:"6,keyasint,omitzero"`
 }
 
 // Checkpointed is Checkpoint's reply.
@@ -235,6 +241,7 @@ type Release struct {
 	Kind      string              `cbor:"2,keyasint"` // interrupted | drain | authority | resume_failed | resume_rejected | device_host_lost
 	Detail    string              `cbor:"3,keyasint,omitempty"`
 	Log       []job.LogChunk      `cbor:"4,keyasint,omitempty"`
+	Told      job.Told            `cbor:"5,keyasint,omitzero"`
 }
 
 // Complete ends a job with its result.
@@ -303,6 +310,18 @@ type Silence struct {
 // Readiness commits what keeps the site from going on alone for its whole allowance.
 type Readiness struct {
 	Lacks []lease.Shortfall `cbor:"1,keyasint,omitempty"`
+}
+
+// Report tells what happened in an execution: events for the run, summaries at most. What
+// has a command of its own, a phase or an end, is told by that.
+type Report struct {
+	Authority forgeyard.Authority `cbor:"1,keyasint"`
+	Told      job.Told            `cbor:"2,keyasint"`
+}
+
+// Unname ends a name: what it pointed at is kept no longer for it.
+type Unname struct {
+	Name string `cbor:"1,keyasint"`
 }
 
 // Fail ends a job that can't go on; only controllers propose it.
@@ -444,6 +463,8 @@ func (Revoke) kind() Kind        { return kindRevoke }
 func (Stopped) kind() Kind       { return kindStopped }
 func (Silence) kind() Kind       { return kindSilence }
 func (Readiness) kind() Kind     { return kindReadiness }
+func (Report) kind() Kind        { return kindReport }
+func (Unname) kind() Kind        { return kindUnname }
 
 // commandFormat is the version of the envelope.
 const commandFormat = 1
@@ -497,6 +518,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindDelegate: into[Delegate], kindOutboxAck: into[OutboxAck], kindDrill: into[Drill], kindConfigSet: into[ConfigSet],
 	kindFail: into[Fail], kindResume: into[Resume], kindRecover: into[Recover], kindFormatRaise: into[FormatRaise],
 	kindRevoke: into[Revoke], kindStopped: into[Stopped], kindSilence: into[Silence], kindReadiness: into[Readiness],
+	kindReport: into[Report], kindUnname: into[Unname],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -31,6 +31,9 @@ const (
 	// runner is asked for what it holds, and work begins only if it can finish in time: what
 	// a command of format 1 does stays as it was until every voter does the same.
 	FormatLeases Format = 2
+	// FormatRuns is the first in which runs of every kind run, and their executions tell
+	// what happens in them.
+	FormatRuns Format = 2
 	// FormatPacked is the first in which a snapshot is packed.
 	FormatPacked Format = 2
 )
@@ -66,17 +69,24 @@ func FormatOf(b Body) Format {
 }
 
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
-// clock, a hard end of a grant, `replace: false`.
+// clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
+// an execution.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
-		return err == nil && s.Connectivity.NoReplace
+		return err == nil && (s.Connectivity.NoReplace || s.Own())
 	}
 	switch b := b.(type) {
 	case UplinkObserve:
 		return b.Daemon != 0
 	case Submit:
-		return later(b.Spec)
+		return b.Via != "" || later(b.Spec)
+	case Checkpoint:
+		return !b.Told.IsZero()
+	case Release:
+		return !b.Told.IsZero()
+	case Complete:
+		return !b.Result.Told.IsZero()
 	case Delegate:
 		return slices.ContainsFunc(b.Grants, func(d Delegation) bool { return d.Grant.End != 0 || d.Grant.Policy.NoReplace || later(d.Spec) })
 	}

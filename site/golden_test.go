@@ -69,7 +69,11 @@ func TestLaterCommands(t *testing.T) {
 // TestLaterFields.
 var later = []string{
 	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
+	"Submit.Via", "Checkpoint.Told", "Release.Told", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "image.Names",
 }
+
+// told are those that came with runs of every kind: what is packed had none of them either.
+var told = later[slices.Index(later, "Submit.Via"):]
 
 // TestLaterFields holds what version 1 did not have: the fields of later, each in the
 // value that carries it.
@@ -89,6 +93,35 @@ func TestLaterFields(t *testing.T) {
 	}
 	back := s.image()
 	if !reflect.DeepEqual([]any{back.Members, back.Uplink, back.LeaseLog, back.LeaseSeq, back.Ready}, []any{im.Members, im.Uplink, im.LeaseLog, im.LeaseSeq, im.Ready}) {
+		t.Fatalf("a field was lost on the way: %+v", back)
+	}
+}
+
+// TestFieldsOfRuns holds what came with runs of every kind: the fields of told, and names.
+func TestFieldsOfRuns(t *testing.T) {
+	var sub Submit
+	var point Checkpoint
+	var release Release
+	var end Complete
+	var runs image
+	golden.Fill(t, &sub)
+	golden.Fill(t, &point)
+	golden.Fill(t, &release)
+	golden.Fill(t, &end)
+	golden.Fill(t, &runs.Events)
+	golden.Fill(t, &runs.Jobs)
+	golden.Fill(t, &runs.Names)
+	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
+	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{
+		{Name: "Submit", Bytes: cborx.Marshal(sub)}, {Name: "Checkpoint", Bytes: cborx.Marshal(point)}, {Name: "Release", Bytes: cborx.Marshal(release)},
+		{Name: "Complete", Bytes: cborx.Marshal(end)}, {Name: "snapshot", Bytes: cborx.Marshal(runs)},
+	})
+	s, err := DecodeState(rows[4].Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := s.image()
+	if !reflect.DeepEqual([]any{back.Events, back.Jobs, back.Names}, []any{runs.Events, runs.Jobs, runs.Names}) {
 		t.Fatalf("a field was lost on the way: %+v", back)
 	}
 }
@@ -157,7 +190,7 @@ func TestLaterSnapshot(t *testing.T) {
 // neither's bytes.
 func TestPackedSnapshot(t *testing.T) {
 	var im image
-	golden.Fill(t, &im)
+	golden.Fill(t, &im, told...)
 	im.Format, im.Log, im.Step = snapshotFormat, FormatPacked, im.Index+1
 	im.Events[0].Run = im.Runs[0].ID
 	im.Requests[0].Reply.Reply.Value = cborx.RawMessage{0x01}

@@ -36,6 +36,8 @@ func AuthorityOf(b Body) (a forgeyard.Authority, ok bool) {
 		a = b.Authority
 	case Stopped:
 		a = b.Authority
+	case Report:
+		a = b.Authority
 	default:
 		return a, false
 	}
@@ -48,7 +50,12 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 		return Itself, a.Runner
 	}
 	switch b := b.(type) {
-	case Submit, Cancel, Resume, DeviceLease, DeviceRelease:
+	case Submit:
+		if b.Via != "" {
+			return Itself, b.Via
+		}
+		return AnyMember, ""
+	case Cancel, Resume, DeviceLease, DeviceRelease, Unname:
 		return AnyMember, ""
 	case Register:
 		return Itself, b.Runner

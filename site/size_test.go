@@ -39,6 +39,10 @@ func TestFinishedJobIsSmall(t *testing.T) {
 			Outcome: job.OutcomeDone, Steps: []job.StepResult{{Name: "compile", Took: time.Minute + time.Duration(n)}},
 			Outputs: []job.Output{{Path: "out/image.bin", Digest: digest("image"), Size: 1 << 20}},
 			Log:     []job.LogChunk{{Digest: digest("log"), FirstSeq: 1, LastSeq: 40 + n, Size: 3000 + int64(n)}},
+			Told: job.Told{First: 1, Events: []job.Happening{
+				{Kind: job.EventTool, Tool: &job.Tool{Source: job.ToolExecutor, Name: "compile", State: job.ToolEnded, Took: time.Minute + time.Duration(n)}},
+				{Kind: job.EventOutput, Output: &job.Printed{FirstSeq: 2, LastSeq: 39 + n, Stdout: 2800 + int64(n)}},
+			}},
 		}})
 	}
 	if f.s.Ended.Len() != jobs {

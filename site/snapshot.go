@@ -60,6 +60,7 @@ type image struct {
 	Ready       Ready                      `cbor:"31,keyasint,omitzero"`
 	Forgotten   uint64                     `cbor:"32,keyasint,omitempty"`
 	LeaseForgot uint64                     `cbor:"33,keyasint,omitempty"`
+	Names       []Name                     `cbor:"34,keyasint,omitempty"`
 }
 
 type eventRow struct {
@@ -112,6 +113,9 @@ func (s *State) image() image {
 	}
 	for _, e := range s.LeaseLog.All() {
 		im.LeaseLog = append(im.LeaseLog, e)
+	}
+	for _, n := range s.Names.All() {
+		im.Names = append(im.Names, n)
 	}
 	return im
 }
@@ -228,6 +232,9 @@ func (s *State) fill(im image) {
 	}
 	for i, e := range im.LeaseLog {
 		s.LeaseLog = s.LeaseLog.Put(SeqKey(im.LeaseSeq-uint64(len(im.LeaseLog)-1-i)), e)
+	}
+	for _, n := range im.Names {
+		s.Names = s.Names.Put(n.Name, n)
 	}
 	for _, e := range im.Ended {
 		s.Ended = s.Ended.Put(SeqKey(e.Seq), e.Job)

@@ -52,6 +52,7 @@ type State struct {
 	Jobs    Table[forgeyard.JobID, Job]
 	Open    Table[forgeyard.JobID, uint64] // jobs that have not ended, with the index of their submission
 	Devices Table[forgeyard.DeviceID, devices.Device]
+	Names   Table[string, Name] // what ingests brought into the store
 
 	Uplink  lease.Uplink
 	Central Central
@@ -194,6 +195,8 @@ type Job struct {
 	Devices   []HeldDevice        `cbor:"34,keyasint,omitempty"`
 	LogFull   bool                `cbor:"36,keyasint,omitempty"` // parts of the log beyond the bound are not kept
 	Late      []LateResult        `cbor:"35,keyasint,omitempty"` // refused completions, kept as evidence (E27)
+	Told      uint64              `cbor:"37,keyasint,omitempty"` // happenings of the current epoch that are in the run's events
+	Via       forgeyard.RunnerID  `cbor:"38,keyasint,omitempty"` // see Submit
 }
 
 // Fence is the current fence of the job.

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -244,6 +245,13 @@ func lines(st *State) []string {
 		}
 		out = append(out, line)
 	}
+	for _, n := range st.Names.All() {
+		line := fmt.Sprintf("name %s: %s of %s", n.Name, n.Digest.Short(), n.Job)
+		for _, e := range n.Earlier {
+			line += fmt.Sprintf(", before %s of %s", e.Digest.Short(), e.Job)
+		}
+		out = append(out, line)
+	}
 	for _, t := range st.Tokens.All() {
 		out = append(out, fmt.Sprintf("token %s: %d uses left, revoked=%v", t.ID, t.Uses, t.Revoked))
 	}
@@ -306,7 +314,7 @@ func (s *story) show(out *strings.Builder) {
 	if s.arg("what", "") == "events" {
 		j, _ := s.s.Jobs.Get(s.jobID())
 		for _, e := range s.s.RunEvents(j.Run, 0) {
-			fmt.Fprintf(out, "%d %s %s %s\n", e.Seq, e.Kind, e.Status, e.Message)
+			fmt.Fprintf(out, "%d %s %s %s\n", e.Seq, e.Kind, e.Status, job.Happening{Kind: e.Kind, Message: e.Message, Tool: e.Tool, Output: e.Output})
 		}
 		return
 	}
@@ -328,8 +336,48 @@ func (s *story) show(out *strings.Builder) {
 	}
 }
 
+// list is the words of an argument with several.
+func (s *story) list(key string) []string {
+	for _, a := range s.td.CmdArgs {
+		if a.Key == key {
+			return a.Vals
+		}
+	}
+	return nil
+}
+
+// own is the spec of an ingest of some names, or of a garden.
+func (s *story) own(kind job.RunKind) job.Spec {
+	sp := job.Spec{Kind: kind, Node: cmp.Or(s.runner(), "nobody"), Connectivity: job.Connectivity{Policy: job.Continuous}}
+	for _, n := range s.list("names") {
+		sp.Ingest = append(sp.Ingest, job.RunInput{Name: n, From: "/data/" + n})
+	}
+	return sp.Defaulted()
+}
+
+// told are happenings by the words of the transcript: their kinds, from number n on.
+func (s *story) told() job.Told {
+	t := job.Told{First: s.num("n", 1)}
+	for _, k := range s.list("told") {
+		h := job.Happening{Kind: job.EventKind(k)}
+		switch h.Kind {
+		case job.EventTool:
+			h.Tool = &job.Tool{Source: job.ToolExecutor, Name: "compile", State: job.ToolEnded, Took: 2 * time.Second}
+		case job.EventOutput:
+			h.Output = &job.Printed{FirstSeq: 2, LastSeq: 9, Stdout: 100, Stderr: 7}
+		default:
+			h.Message = "something"
+		}
+		t.Events = append(t.Events, h)
+	}
+	return t
+}
+
 // spec is a job's spec by the words of the transcript.
 func (s *story) spec() job.Spec {
+	if kind := job.RunKind(s.arg("kind", "build")); kind != job.Build && !s.td.HasArg("built") {
+		return s.own(kind)
+	}
 	sp := job.Spec{Title: s.arg("name", "j"), Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}
 	sp.Connectivity = job.Connectivity{Policy: job.Continuous}
 	if s.td.HasArg("protected") {
@@ -364,6 +412,10 @@ func (s *story) result() job.Result {
 	if o := s.arg("output", ""); o != "" {
 		r.Outputs = []job.Output{{Path: o, Digest: cas.Sum([]byte(o)), Size: 1}}
 	}
+	for _, n := range s.list("names") {
+		r.Outputs = append(r.Outputs, job.Output{Path: n, Tree: true, Digest: cas.Sum([]byte(n + s.arg("content", ""))), Size: 1})
+	}
+	r.Told = s.told()
 	return r
 }
 
@@ -447,7 +499,7 @@ func (s *story) work() Body {
 	switch s.td.Cmd {
 	case "submit":
 		raw := s.spec().Canonical()
-		b := Submit{Kind: job.RunKind(s.arg("kind", "build")), Title: s.arg("name", "j"), Key: s.arg("key", ""), Spec: raw, SpecID: cas.Sum(raw)}
+		b := Submit{Kind: job.RunKind(s.arg("kind", "build")), Title: s.arg("name", "j"), Key: s.arg("key", ""), Spec: raw, SpecID: cas.Sum(raw), Via: forgeyard.RunnerID(s.ids[s.arg("via", "")])}
 		if s.td.HasArg("damaged") {
 			b.Spec = append(slices.Clone(raw), 0)
 		}
@@ -478,7 +530,11 @@ func (s *story) work() Body {
 	case "checkpoint":
 		return Checkpoint{Authority: s.authority(), Commit: s.commit(), Continue: s.td.HasArg("continue"), Productive: s.td.HasArg("productive")}
 	case "release":
-		return Release{Authority: s.authority(), Kind: s.arg("kind", "interrupted"), Detail: "given back"}
+		return Release{Authority: s.authority(), Kind: s.arg("kind", "interrupted"), Detail: "given back", Told: s.told()}
+	case "report":
+		return Report{Authority: s.authority(), Told: s.told()}
+	case "unname":
+		return Unname{Name: s.arg("name", "")}
 	case "complete":
 		return Complete{Authority: s.authority(), Message: forgeyard.MessageID(s.arg("message", "m-"+string(s.job()))), Result: s.result()}
 	case "revoke-lease":

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,7 +42,7 @@ func (s *stepper) place() {
 	held := map[forgeyard.DeviceID]bool{}
 	for _, w := range s.waiting {
 		j, _ := s.in.State.Jobs.Get(w.id)
-		if s.holdBack(j) != "" {
+		if s.holdBack(j) != "" || s.nowhere(j) {
 			continue
 		}
 		devs, why := s.devicesFor(j, held)
@@ -63,6 +64,17 @@ func (s *stepper) place() {
 		}
 		s.propose("offer/"+string(j.ID), offer)
 	}
+}
+
+// nowhere ends a run whose one node has left the site: nobody else has the data, or is what
+// was to be looked after.
+func (s *stepper) nowhere(j site.Job) bool {
+	m, ok := s.in.State.Members.Get(j.Spec.Node)
+	if j.Spec.Node == "" || (ok && !m.Removed) {
+		return false
+	}
+	s.propose("nowhere/"+string(j.ID), site.Fail{Job: j.ID, Epoch: j.Epoch, Category: job.SpecInvalid, Reason: fmt.Sprintf("%s, whose run it is, was removed from the site", cmp.Or(m.Name, string(j.Spec.Node)))})
+	return true
 }
 
 // holdBack says why no runner may get the job now, whatever it can do.
@@ -138,6 +150,9 @@ func (s *stepper) candidates(j site.Job, taken map[forgeyard.RunnerID]usage, dev
 			continue
 		}
 		c := Candidate{Runner: m.Runner, Name: m.Name}
+		if j.Spec.Node != "" && j.Spec.Node != m.Runner {
+			c.Reasons = append(c.Reasons, "the run is for another node")
+		}
 		c.Reasons = append(c.Reasons, s.unavailable(m)...)
 		c.Reasons = append(c.Reasons, m.Caps.Lacks(j.Spec, m.Labels)...)
 		c.Reasons = append(c.Reasons, noRoom(m, j.Spec, taken[m.Runner])...)
