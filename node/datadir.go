@@ -21,12 +21,15 @@ const (
 	dirSpool       = "spool"
 	dirAgent       = "agent"
 	dirDevices     = "devices"
+	dirUploads     = "uploads" // of the build cache, on their way
 	fileLock       = "lock"
 	fileFounding   = "identity/founding"
 	fileWitness    = "raft/witness"
 	fileSuperseded = "superseded" // the statement that ended this node's incarnation
 	fileControl    = "control.sock"
 	filePorts      = "ports"
+
+	fileCacheTokens = "cache-tokens"
 )
 
 // dataDir is a locked data directory.

@@ -8,7 +8,7 @@
 //	stop    agent (running work ends or is handed back) ▸ services ▸ leader ▸ log ▸ exchange ▸ mesh ▸ store
 //
 // Goroutines: session (registers, renews), agent (steps), leader (one leadership at a
-// time), upkeep (peers, gossip, credential, clean-up) and the servers, under one group; one
+// time), upkeep (peers, gossip, credential, clean-up), the build cache's and the servers, under one group; one
 // per running attempt and per report, awaited before anything is closed; and short calls
 // to peers, each with a deadline. Each loop owns its own state; the site's is immutable.
 //
@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas/cacheapi"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
 	"github.com/forgeyard/forgeyard-node/consensus"
@@ -83,6 +84,7 @@ type Node struct {
 	group     *consensus.Group
 	proposer  *replica.Proposer
 	exchange  *caspeer.Exchange
+	cache     *cacheapi.Cache // nil: it is off
 	peers     *peers
 	executors map[job.Sandbox]executor.Executor
 	runner    *runner.Runner
@@ -172,7 +174,7 @@ func (c *closers) close() error {
 
 func (n *Node) open(ctx context.Context, c *closers) error {
 	steps := []func(context.Context, *closers) error{
-		n.openData, n.openStore, n.openRunner, n.openMesh, n.openLog, n.openExchange, n.openGossip, n.openDevices,
+		n.openData, n.openStore, n.openRunner, n.openMesh, n.openLog, n.openExchange, n.openBuildCache, n.openGossip, n.openDevices,
 	}
 	for _, step := range steps {
 		if err := step(ctx, c); err != nil {
@@ -242,6 +244,7 @@ func (n *Node) serve(ctx context.Context) error {
 	g.Go(func() error { return n.upkeepLoop(run) })
 	g.Go(func() error { return n.agentLoop(run) })
 	g.Go(func() error { return n.sessionLoop(run) })
+	g.Go(func() error { return n.cacheLoop(run) })
 	n.setState(StateConnecting)
 	if n.cfg.Ready != nil {
 		n.cfg.Ready(n)

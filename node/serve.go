@@ -19,7 +19,7 @@ import (
 )
 
 // serverAddrs is where this node answers.
-type serverAddrs struct{ http, control string }
+type serverAddrs struct{ http, control, cache string }
 
 type servers []*http.Server
 
@@ -51,8 +51,15 @@ func (n *Node) listen(ctx context.Context, g *errgroup.Group) (servers, error) {
 	if err != nil {
 		return nil, errors.Join(err, unixL.Close())
 	}
+	cacheL, cacheH, err := n.listenCache()
+	if err != nil {
+		return nil, errors.Join(err, unixL.Close(), closeListener(httpL))
+	}
 	n.mu.Lock()
 	n.servers = serverAddrs{control: n.dir.join(fileControl)}
+	if cacheL != nil {
+		n.servers.cache = cacheL.Addr().String()
+	}
 	if httpL != nil {
 		n.servers.http = httpL.Addr().String()
 	}
@@ -73,8 +80,18 @@ func (n *Node) listen(ctx context.Context, g *errgroup.Group) (servers, error) {
 	if httpL != nil {
 		start(plainServer(onlyLoopback(n.withHealth(control.Handler(n, control.ReadOnly)))), httpL)
 	}
+	if cacheL != nil {
+		start(plainServer(cacheH), cacheL)
+	}
 	n.mesh.ServeJoin(n.admit)
 	return all, nil
+}
+
+func closeListener(l net.Listener) error {
+	if l == nil {
+		return nil
+	}
+	return l.Close()
 }
 
 // plainServer speaks HTTP/1 and unencrypted HTTP/2, which streams both ways.

@@ -80,7 +80,7 @@ func (n *Node) Status(ctx context.Context) *forgeyardv1.NodeStatus {
 		v.Cas = &forgeyardv1.NodeStatus_CasUsage{Bytes: u.Bytes, Limit: u.Limit, Pinned: u.Pinned, Objects: u.Objects, DiskFree: u.DiskFree}
 	}
 	n.mu.Lock()
-	v.Addresses = &forgeyardv1.NodeStatus_Addresses{Mesh: n.mesh.Addrs(), Gossip: n.gossip.Addr(), Http: n.servers.http, Control: n.servers.control}
+	v.Addresses = &forgeyardv1.NodeStatus_Addresses{Mesh: n.mesh.Addrs(), Gossip: n.gossip.Addr(), Http: n.servers.http, Control: n.servers.control, CacheApi: n.servers.cache}
 	n.mu.Unlock()
 	v.Link = n.showLink()
 	if waiting, oldest := n.backlog.waiting(n.clock.Now()); waiting > 0 {

@@ -172,6 +172,7 @@ func (n Node) faults() []fault {
 	c.hostPort("listen", n.Listen, true)
 	c.hostPort("gossip", n.Gossip, true)
 	c.hostPort("http", n.HTTP, true)
+	c.cacheAPI(n.CacheAPI)
 	c.int("advertise", len(n.Advertise), 0, maxList)
 	for i, a := range n.Advertise {
 		c.hostPort(fmt.Sprintf("advertise[%d]", i), a, false)
@@ -187,6 +188,15 @@ func (n Node) faults() []fault {
 	c.span("reconnect.max_backoff", n.Reconnect.MaxBackoff, time.Second, maxBackoff)
 	c.span("shutdown.grace", n.Shutdown.Grace, 0, maxShutdown)
 	return c.faults
+}
+
+func (c *check) cacheAPI(n CacheAPIConfig) {
+	if n.On() {
+		c.hostPort("cache_api.listen", n.Listen, true)
+	}
+	c.span("cache_api.keep", n.Keep, minCacheKeep, maxCacheKeep)
+	c.span("cache_api.forget_after", n.ForgetAfter, time.Hour, maxKeep)
+	c.int("cache_api.max_names", n.MaxNames, 1000, maxCacheNames)
 }
 
 func (c *check) limits(n Node) {

@@ -5,27 +5,30 @@ import "time"
 // The bounds of configuration values. They catch a slip of a unit, and keep what
 // goes into the log small.
 const (
-	maxJobs      = 1024
-	maxMilliCPU  = 4096 * 1000
-	maxBytes     = 1 << 60
-	maxList      = 64
-	maxText      = 256
-	maxPath      = 1024
-	maxDevices   = 256
-	maxKeep      = 365 * 24 * time.Hour
-	maxBackoff   = 10 * time.Minute
-	maxShutdown  = 24 * time.Hour
-	maxReset     = 10 * time.Minute
-	maxBaud      = 12_000_000
-	maxSend      = 4 << 10
-	minSpool     = 1 << 20 // below it a single noisy job fills the spool at once
-	minTTL       = time.Second
-	maxTTL       = 10 * time.Minute
-	maxGrace     = 24 * time.Hour
-	maxDrift     = 100_000 // ppm; a clock that is 10 % off is broken
-	maxVoters    = 7       // each voter more makes every commit slower
-	maxCopies    = 7
-	maxSilence   = time.Hour
-	maxUpload    = 1 << 50
-	maxReconcile = time.Hour
+	maxJobs       = 1024
+	maxMilliCPU   = 4096 * 1000
+	maxBytes      = 1 << 60
+	maxList       = 64
+	maxText       = 256
+	maxPath       = 1024
+	maxDevices    = 256
+	maxKeep       = 365 * 24 * time.Hour
+	maxBackoff    = 10 * time.Minute
+	minCacheKeep  = time.Minute
+	maxCacheKeep  = 24*time.Hour - time.Minute // what the store keeps without a pin, less the time between two looks at a clock
+	maxCacheNames = 100_000_000
+	maxShutdown   = 24 * time.Hour
+	maxReset      = 10 * time.Minute
+	maxBaud       = 12_000_000
+	maxSend       = 4 << 10
+	minSpool      = 1 << 20 // below it a single noisy job fills the spool at once
+	minTTL        = time.Second
+	maxTTL        = 10 * time.Minute
+	maxGrace      = 24 * time.Hour
+	maxDrift      = 100_000 // ppm; a clock that is 10 % off is broken
+	maxVoters     = 7       // each voter more makes every commit slower
+	maxCopies     = 7
+	maxSilence    = time.Hour
+	maxUpload     = 1 << 50
+	maxReconcile  = time.Hour
 )

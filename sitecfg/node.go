@@ -57,6 +57,8 @@ type Node struct {
 	Limits LimitsConfig `yaml:"limits"`
 	// CAS bounds the content store.
 	CAS CASConfig `yaml:"cas"`
+	// CacheAPI is the door for build tools that cache what they make.
+	CacheAPI CacheAPIConfig `yaml:"cache_api"`
 	// Spool bounds the log spool.
 	Spool SpoolConfig `yaml:"spool"`
 	// Sandbox opens the sandbox where the machine needs it.
@@ -115,6 +117,31 @@ type CASConfig struct {
 	// the disk, at most 256MiB.
 	Reserve Size `yaml:"reserve"`
 }
+
+// CacheOff is the listen address of a cache API that is off.
+const CacheOff = "off"
+
+// CacheAPIConfig is the build cache: the remote execution API's caching half and HTTP.
+type CacheAPIConfig struct {
+	// Listen is HOST:PORT, for gRPC and HTTP alike. Default off. On a loopback address
+	// every account of this machine may read; on another nobody may without a token.
+	// Nobody writes without one.
+	Listen string `yaml:"listen"`
+	// Peers says whether misses are looked for at the other members. Default true; without
+	// it the cache is this machine's.
+	Peers bool `yaml:"peers"`
+	// Keep is how long content stays from the moment a client was told that it is there.
+	// Default 12h, at most 24h. Shorter than a build, and the build may fail at its end.
+	Keep time.Duration `yaml:"keep"`
+	// ForgetAfter is how long a name that nobody uses is remembered. Default 720h.
+	ForgetAfter time.Duration `yaml:"forget_after"`
+	// MaxNames bounds the names of each kind: aliases, results, values. Default 1000000,
+	// about 150 bytes of index each; the longest unused go first.
+	MaxNames int `yaml:"max_names"`
+}
+
+// On reports whether there is a cache API.
+func (c CacheAPIConfig) On() bool { return c.Listen != "" && c.Listen != CacheOff }
 
 // SpoolConfig bounds the log spool.
 type SpoolConfig struct {
@@ -223,6 +250,7 @@ func DefaultNode() Node {
 		Executors: []string{job.HarnessSandbox},
 		Process:   ProcessConfig{UID: nobody, GID: nobody},
 		Limits:    LimitsConfig{MaxJobs: 4, Reserve: ReserveConfig{Memory: 256 << 20, Disk: 1 << 30}},
+		CacheAPI:  CacheAPIConfig{Listen: CacheOff, Peers: true, Keep: 12 * time.Hour, ForgetAfter: 30 * 24 * time.Hour, MaxNames: 1_000_000},
 		Spool:     SpoolConfig{Limit: 1 << 30},
 		Policy:    PolicyConfig{Network: job.NetworkNone},
 		Reconnect: ReconnectConfig{MaxBackoff: 30 * time.Second},

@@ -63,7 +63,7 @@ func TestNodeConfig(t *testing.T) {
 
 func TestNodeErrors(t *testing.T) {
 	for in, want := range map[string]string{
-		"lables: {}":                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, process, limits, cas, spool, sandbox, toolchains, devices, policy, reconnect, shutdown, raft, log (did you mean "labels"?)`,
+		"lables: {}":                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, process, limits, cas, cache_api, spool, sandbox, toolchains, devices, policy, reconnect, shutdown, raft, log (did you mean "labels"?)`,
 		"listen: 7444":                      `n.yaml:1:9: listen: 7444 is a number; a string is expected (quote it: "7444")`,
 		"listen: host":                      `n.yaml:1:9: listen: "host" has no port; HOST:PORT is expected`,
 		"listen: :70000":                    `n.yaml:1:9: listen: ":70000" has a port that is not a number below 65536; HOST:PORT is expected`,
@@ -82,6 +82,8 @@ func TestNodeErrors(t *testing.T) {
 		"devices: [{id: a, kind: serial, path: /dev/x}, {id: a, kind: serial, path: /dev/x}]": "n.yaml:1:53: devices[1].id: \"a\" is given twice\nn.yaml:1:76: devices[1].path: \"/dev/x\" is given twice; one console is one device",
 		"devices: [{id: a, kind: serial, path: /dev/x, reset: {timeout: 1h}}]":                `n.yaml:1:64: devices[0].reset.timeout: 1h0m0s is not in [100ms, 10m0s]`,
 		"devices: [{id: a, kind: gpio, path: /dev/x}]":                                        `n.yaml:1:25: devices[0].kind: "gpio" is unknown; allowed: serial`,
+		"cache_api: {listen: here}":                                                           `n.yaml:1:21: cache_api.listen: "here" has no port; HOST:PORT is expected`,
+		"cache_api: {keep: 48h}":                                                              `n.yaml:1:19: cache_api.keep: 48h0m0s is not in [1m0s, 23h59m0s]`,
 		"log: {level: loud}\nshutdown: {grace: 30}":                                           "n.yaml:1:14: log.level: \"loud\" is unknown; allowed: debug, info, warn, error\nn.yaml:2:19: shutdown.grace: 30 is a number; a duration such as 30s or 10m is expected",
 	} {
 		_, err := ParseNode("n.yaml", []byte(in))

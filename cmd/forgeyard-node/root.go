@@ -50,7 +50,7 @@ func (a *app) root() *cobra.Command {
 		a.statusCommand(), a.doctorCommand(), a.capabilitiesCommand(), a.versionCommand(), a.logStoreCommand(), a.drainCommand(), a.resumeCommand(),
 		a.siteCommand(), a.runnerCommand(),
 		a.submitCommand(), a.jobCommand(), a.leaseCommand(), a.runCommand(),
-		a.casCommand(), a.bundleCommand(), a.deviceCommand(), a.uplinkCommand(),
+		a.casCommand(), a.cacheCommand(), a.gocacheCommand(), a.bundleCommand(), a.deviceCommand(), a.uplinkCommand(),
 		a.demoCommand(),
 	)
 	return root

@@ -63,6 +63,9 @@ func nodeStatus(p *cli.Page, s *forgeyardv1.NodeStatus) {
 		p.Fact("gossip", "%s", at.Gossip)
 		p.Fact("http", "%s", at.Http)
 		p.Fact("control", "%s", at.Control)
+		if at.CacheApi != "" {
+			p.Fact("cache", "%s", at.CacheApi)
+		}
 	}
 	if len(s.ActiveAttempts) > 0 {
 		p.Head("running", "JOB", "EPOCH", "PHASE", "LEASE", "LEASE ENDS IN", "PID")

@@ -117,7 +117,7 @@ func (a *app) ready(s *forgeyardv1.NodeStatus) error {
 	if a.JSON() {
 		return json.NewEncoder(a.Out).Encode(map[string]any{
 			"ready": true, "name": s.Name, "site": s.SiteName, "site_id": s.SiteId, "runner_id": s.RunnerId, "peer_id": s.PeerId,
-			"mesh": at.GetMesh(), "gossip": at.GetGossip(), "http": at.GetHttp(), "control": at.GetControl(), "pid": os.Getpid(),
+			"mesh": at.GetMesh(), "gossip": at.GetGossip(), "http": at.GetHttp(), "control": at.GetControl(), "cache_api": at.GetCacheApi(), "pid": os.Getpid(),
 		})
 	}
 	_, err := fmt.Fprintf(a.Out, "ready: %s in site %s, mesh %s, http %s, control %s\n", s.Name, s.SiteName, strings.Join(at.GetMesh(), " "), orDash(at.GetHttp()), at.GetControl())

@@ -5343,6 +5343,7 @@ type NodeStatus_Addresses struct {
 	Gossip        string                 `protobuf:"bytes,2,opt,name=gossip,proto3" json:"gossip,omitempty"`
 	Http          string                 `protobuf:"bytes,3,opt,name=http,proto3" json:"http,omitempty"`
 	Control       string                 `protobuf:"bytes,4,opt,name=control,proto3" json:"control,omitempty"`
+	CacheApi      string                 `protobuf:"bytes,5,opt,name=cache_api,json=cacheApi,proto3" json:"cache_api,omitempty"` // of the build cache; empty: it is off
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5401,6 +5402,13 @@ func (x *NodeStatus_Addresses) GetHttp() string {
 func (x *NodeStatus_Addresses) GetControl() string {
 	if x != nil {
 		return x.Control
+	}
+	return ""
+}
+
+func (x *NodeStatus_Addresses) GetCacheApi() string {
+	if x != nil {
+		return x.CacheApi
 	}
 	return ""
 }
@@ -5734,7 +5742,7 @@ var File_forgeyard_v1_node_proto protoreflect.FileDescriptor
 const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"\x17forgeyard/v1/node.proto\x12\fforgeyard.v1\x1a\x18forgeyard/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x13\n" +
-	"\x11NodeStatusRequest\"\xda\r\n" +
+	"\x11NodeStatusRequest\"\xf8\r\n" +
 	"\n" +
 	"NodeStatus\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x1d\n" +
@@ -5794,12 +5802,13 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x16\n" +
 	"\x06pinned\x18\x03 \x01(\x03R\x06pinned\x12\x18\n" +
 	"\aobjects\x18\x04 \x01(\x03R\aobjects\x12\x1b\n" +
-	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\x1ae\n" +
+	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\x1a\x82\x01\n" +
 	"\tAddresses\x12\x12\n" +
 	"\x04mesh\x18\x01 \x03(\tR\x04mesh\x12\x16\n" +
 	"\x06gossip\x18\x02 \x01(\tR\x06gossip\x12\x12\n" +
 	"\x04http\x18\x03 \x01(\tR\x04http\x12\x18\n" +
-	"\acontrol\x18\x04 \x01(\tR\acontrol\"\xb3\x01\n" +
+	"\acontrol\x18\x04 \x01(\tR\acontrol\x12\x1b\n" +
+	"\tcache_api\x18\x05 \x01(\tR\bcacheApi\"\xb3\x01\n" +
 	"\x06Health\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x122\n" +
 	"\x06checks\x18\x02 \x03(\v2\x1a.forgeyard.v1.Health.CheckR\x06checks\x1a]\n" +

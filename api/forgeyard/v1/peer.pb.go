@@ -1273,6 +1273,214 @@ func (x *BarrierResponse) GetIndex() uint64 {
 	return 0
 }
 
+type CacheNamesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Names         []*CacheName           `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"` // at most 1024
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheNamesRequest) Reset() {
+	*x = CacheNamesRequest{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheNamesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheNamesRequest) ProtoMessage() {}
+
+func (x *CacheNamesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheNamesRequest.ProtoReflect.Descriptor instead.
+func (*CacheNamesRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CacheNamesRequest) GetNames() []*CacheName {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+type CacheName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Space         uint32                 `protobuf:"varint,1,opt,name=space,proto3" json:"space,omitempty"` // as the store's: 1 SHA-256, 2 action, 3 plain
+	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`      // 32 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheName) Reset() {
+	*x = CacheName{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheName) ProtoMessage() {}
+
+func (x *CacheName) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheName.ProtoReflect.Descriptor instead.
+func (*CacheName) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *CacheName) GetSpace() uint32 {
+	if x != nil {
+		return x.Space
+	}
+	return 0
+}
+
+func (x *CacheName) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+type CacheNamesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bindings      []*CacheBinding        `protobuf:"bytes,1,rep,name=bindings,proto3" json:"bindings,omitempty"` // only those that have one, whose bytes are whole here
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheNamesResponse) Reset() {
+	*x = CacheNamesResponse{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheNamesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheNamesResponse) ProtoMessage() {}
+
+func (x *CacheNamesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheNamesResponse.ProtoReflect.Descriptor instead.
+func (*CacheNamesResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *CacheNamesResponse) GetBindings() []*CacheBinding {
+	if x != nil {
+		return x.Bindings
+	}
+	return nil
+}
+
+type CacheBinding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          *CacheName             `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	Manifest      string                 `protobuf:"bytes,4,opt,name=manifest,proto3" json:"manifest,omitempty"` // empty for what has one block
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheBinding) Reset() {
+	*x = CacheBinding{}
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheBinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheBinding) ProtoMessage() {}
+
+func (x *CacheBinding) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheBinding.ProtoReflect.Descriptor instead.
+func (*CacheBinding) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *CacheBinding) GetName() *CacheName {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *CacheBinding) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *CacheBinding) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *CacheBinding) GetManifest() string {
+	if x != nil {
+		return x.Manifest
+	}
+	return ""
+}
+
 // Attempt is how far the execution under a lease has come.
 type RenewRequest_Attempt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1284,7 +1492,7 @@ type RenewRequest_Attempt struct {
 
 func (x *RenewRequest_Attempt) Reset() {
 	*x = RenewRequest_Attempt{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1504,7 @@ func (x *RenewRequest_Attempt) String() string {
 func (*RenewRequest_Attempt) ProtoMessage() {}
 
 func (x *RenewRequest_Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1550,7 @@ type RenewRequest_Facts struct {
 
 func (x *RenewRequest_Facts) Reset() {
 	*x = RenewRequest_Facts{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1562,7 @@ func (x *RenewRequest_Facts) String() string {
 func (*RenewRequest_Facts) ProtoMessage() {}
 
 func (x *RenewRequest_Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1638,7 @@ type RenewResponse_Answer struct {
 
 func (x *RenewResponse_Answer) Reset() {
 	*x = RenewResponse_Answer{}
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1650,7 @@ func (x *RenewResponse_Answer) String() string {
 func (*RenewResponse_Answer) ProtoMessage() {}
 
 func (x *RenewResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_peer_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1794,19 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\"\x10\n" +
 	"\x0eBarrierRequest\"'\n" +
 	"\x0fBarrierResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\x92\a\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\"B\n" +
+	"\x11CacheNamesRequest\x12-\n" +
+	"\x05names\x18\x01 \x03(\v2\x17.forgeyard.v1.CacheNameR\x05names\"3\n" +
+	"\tCacheName\x12\x14\n" +
+	"\x05space\x18\x01 \x01(\rR\x05space\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\"L\n" +
+	"\x12CacheNamesResponse\x126\n" +
+	"\bbindings\x18\x01 \x03(\v2\x1a.forgeyard.v1.CacheBindingR\bbindings\"\x83\x01\n" +
+	"\fCacheBinding\x12+\n" +
+	"\x04name\x18\x01 \x01(\v2\x17.forgeyard.v1.CacheNameR\x04name\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x1a\n" +
+	"\bmanifest\x18\x04 \x01(\tR\bmanifest2\xe3\a\n" +
 	"\vPeerService\x12F\n" +
 	"\aPropose\x12\x1c.forgeyard.v1.ProposeRequest\x1a\x1d.forgeyard.v1.ProposeResponse\x12@\n" +
 	"\x05Renew\x12\x1a.forgeyard.v1.RenewRequest\x1a\x1b.forgeyard.v1.RenewResponse\x12=\n" +
@@ -1601,7 +1821,9 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"Credential\x12\x1f.forgeyard.v1.CredentialRequest\x1a .forgeyard.v1.CredentialResponse\x12=\n" +
 	"\x04Hash\x12\x19.forgeyard.v1.HashRequest\x1a\x1a.forgeyard.v1.HashResponse\x12F\n" +
-	"\aBarrier\x12\x1c.forgeyard.v1.BarrierRequest\x1a\x1d.forgeyard.v1.BarrierResponseBBZ@github.com/forgeyard/forgeyard-node/api/forgeyard/v1;forgeyardv1b\x06proto3"
+	"\aBarrier\x12\x1c.forgeyard.v1.BarrierRequest\x1a\x1d.forgeyard.v1.BarrierResponse\x12O\n" +
+	"\n" +
+	"CacheNames\x12\x1f.forgeyard.v1.CacheNamesRequest\x1a .forgeyard.v1.CacheNamesResponseBBZ@github.com/forgeyard/forgeyard-node/api/forgeyard/v1;forgeyardv1b\x06proto3"
 
 var (
 	file_forgeyard_v1_peer_proto_rawDescOnce sync.Once
@@ -1615,7 +1837,7 @@ func file_forgeyard_v1_peer_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_peer_proto_rawDescData
 }
 
-var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_forgeyard_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),       // 0: forgeyard.v1.ProposeRequest
 	(*ProposeResponse)(nil),      // 1: forgeyard.v1.ProposeResponse
@@ -1641,59 +1863,68 @@ var file_forgeyard_v1_peer_proto_goTypes = []any{
 	(*HashResponse)(nil),         // 21: forgeyard.v1.HashResponse
 	(*BarrierRequest)(nil),       // 22: forgeyard.v1.BarrierRequest
 	(*BarrierResponse)(nil),      // 23: forgeyard.v1.BarrierResponse
-	(*RenewRequest_Attempt)(nil), // 24: forgeyard.v1.RenewRequest.Attempt
-	(*RenewRequest_Facts)(nil),   // 25: forgeyard.v1.RenewRequest.Facts
-	(*RenewResponse_Answer)(nil), // 26: forgeyard.v1.RenewResponse.Answer
-	(*Authority)(nil),            // 27: forgeyard.v1.Authority
-	(*Heartbeat_Resources)(nil),  // 28: forgeyard.v1.Heartbeat.Resources
-	(*durationpb.Duration)(nil),  // 29: google.protobuf.Duration
-	(*Job_Candidate)(nil),        // 30: forgeyard.v1.Job.Candidate
-	(*Heartbeat)(nil),            // 31: forgeyard.v1.Heartbeat
-	(*LogFrame)(nil),             // 32: forgeyard.v1.LogFrame
+	(*CacheNamesRequest)(nil),    // 24: forgeyard.v1.CacheNamesRequest
+	(*CacheName)(nil),            // 25: forgeyard.v1.CacheName
+	(*CacheNamesResponse)(nil),   // 26: forgeyard.v1.CacheNamesResponse
+	(*CacheBinding)(nil),         // 27: forgeyard.v1.CacheBinding
+	(*RenewRequest_Attempt)(nil), // 28: forgeyard.v1.RenewRequest.Attempt
+	(*RenewRequest_Facts)(nil),   // 29: forgeyard.v1.RenewRequest.Facts
+	(*RenewResponse_Answer)(nil), // 30: forgeyard.v1.RenewResponse.Answer
+	(*Authority)(nil),            // 31: forgeyard.v1.Authority
+	(*Heartbeat_Resources)(nil),  // 32: forgeyard.v1.Heartbeat.Resources
+	(*durationpb.Duration)(nil),  // 33: google.protobuf.Duration
+	(*Job_Candidate)(nil),        // 34: forgeyard.v1.Job.Candidate
+	(*Heartbeat)(nil),            // 35: forgeyard.v1.Heartbeat
+	(*LogFrame)(nil),             // 36: forgeyard.v1.LogFrame
 }
 var file_forgeyard_v1_peer_proto_depIdxs = []int32{
-	27, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
-	25, // 1: forgeyard.v1.RenewRequest.facts:type_name -> forgeyard.v1.RenewRequest.Facts
-	24, // 2: forgeyard.v1.RenewRequest.attempts:type_name -> forgeyard.v1.RenewRequest.Attempt
-	28, // 3: forgeyard.v1.RenewRequest.resources:type_name -> forgeyard.v1.Heartbeat.Resources
-	26, // 4: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
+	31, // 0: forgeyard.v1.RenewRequest.leases:type_name -> forgeyard.v1.Authority
+	29, // 1: forgeyard.v1.RenewRequest.facts:type_name -> forgeyard.v1.RenewRequest.Facts
+	28, // 2: forgeyard.v1.RenewRequest.attempts:type_name -> forgeyard.v1.RenewRequest.Attempt
+	32, // 3: forgeyard.v1.RenewRequest.resources:type_name -> forgeyard.v1.Heartbeat.Resources
+	30, // 4: forgeyard.v1.RenewResponse.answers:type_name -> forgeyard.v1.RenewResponse.Answer
 	8,  // 5: forgeyard.v1.LineageRequest.from:type_name -> forgeyard.v1.Whereabouts
 	8,  // 6: forgeyard.v1.LineageResponse.from:type_name -> forgeyard.v1.Whereabouts
-	29, // 7: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
-	30, // 8: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
-	29, // 9: forgeyard.v1.RenewRequest.Facts.credential:type_name -> google.protobuf.Duration
-	29, // 10: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
-	0,  // 11: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
-	2,  // 12: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
-	4,  // 13: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
-	6,  // 14: forgeyard.v1.PeerService.Lineage:input_type -> forgeyard.v1.LineageRequest
-	9,  // 15: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
-	11, // 16: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
-	13, // 17: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
-	15, // 18: forgeyard.v1.PeerService.Heard:input_type -> forgeyard.v1.HeardRequest
-	16, // 19: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
-	17, // 20: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
-	18, // 21: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
-	20, // 22: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
-	22, // 23: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
-	1,  // 24: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
-	3,  // 25: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
-	5,  // 26: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
-	7,  // 27: forgeyard.v1.PeerService.Lineage:output_type -> forgeyard.v1.LineageResponse
-	10, // 28: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
-	12, // 29: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
-	14, // 30: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
-	31, // 31: forgeyard.v1.PeerService.Heard:output_type -> forgeyard.v1.Heartbeat
-	32, // 32: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
-	17, // 33: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
-	19, // 34: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
-	21, // 35: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
-	23, // 36: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
-	24, // [24:37] is the sub-list for method output_type
-	11, // [11:24] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	33, // 7: forgeyard.v1.VouchResponse.elapsed:type_name -> google.protobuf.Duration
+	34, // 8: forgeyard.v1.ExplainResponse.candidates:type_name -> forgeyard.v1.Job.Candidate
+	25, // 9: forgeyard.v1.CacheNamesRequest.names:type_name -> forgeyard.v1.CacheName
+	27, // 10: forgeyard.v1.CacheNamesResponse.bindings:type_name -> forgeyard.v1.CacheBinding
+	25, // 11: forgeyard.v1.CacheBinding.name:type_name -> forgeyard.v1.CacheName
+	33, // 12: forgeyard.v1.RenewRequest.Facts.credential:type_name -> google.protobuf.Duration
+	33, // 13: forgeyard.v1.RenewResponse.Answer.left:type_name -> google.protobuf.Duration
+	0,  // 14: forgeyard.v1.PeerService.Propose:input_type -> forgeyard.v1.ProposeRequest
+	2,  // 15: forgeyard.v1.PeerService.Renew:input_type -> forgeyard.v1.RenewRequest
+	4,  // 16: forgeyard.v1.PeerService.Term:input_type -> forgeyard.v1.TermRequest
+	6,  // 17: forgeyard.v1.PeerService.Lineage:input_type -> forgeyard.v1.LineageRequest
+	9,  // 18: forgeyard.v1.PeerService.Leading:input_type -> forgeyard.v1.LeadingRequest
+	11, // 19: forgeyard.v1.PeerService.Vouch:input_type -> forgeyard.v1.VouchRequest
+	13, // 20: forgeyard.v1.PeerService.Explain:input_type -> forgeyard.v1.ExplainRequest
+	15, // 21: forgeyard.v1.PeerService.Heard:input_type -> forgeyard.v1.HeardRequest
+	16, // 22: forgeyard.v1.PeerService.Log:input_type -> forgeyard.v1.PeerLogRequest
+	17, // 23: forgeyard.v1.PeerService.Console:input_type -> forgeyard.v1.PeerConsoleData
+	18, // 24: forgeyard.v1.PeerService.Credential:input_type -> forgeyard.v1.CredentialRequest
+	20, // 25: forgeyard.v1.PeerService.Hash:input_type -> forgeyard.v1.HashRequest
+	22, // 26: forgeyard.v1.PeerService.Barrier:input_type -> forgeyard.v1.BarrierRequest
+	24, // 27: forgeyard.v1.PeerService.CacheNames:input_type -> forgeyard.v1.CacheNamesRequest
+	1,  // 28: forgeyard.v1.PeerService.Propose:output_type -> forgeyard.v1.ProposeResponse
+	3,  // 29: forgeyard.v1.PeerService.Renew:output_type -> forgeyard.v1.RenewResponse
+	5,  // 30: forgeyard.v1.PeerService.Term:output_type -> forgeyard.v1.TermResponse
+	7,  // 31: forgeyard.v1.PeerService.Lineage:output_type -> forgeyard.v1.LineageResponse
+	10, // 32: forgeyard.v1.PeerService.Leading:output_type -> forgeyard.v1.LeadingResponse
+	12, // 33: forgeyard.v1.PeerService.Vouch:output_type -> forgeyard.v1.VouchResponse
+	14, // 34: forgeyard.v1.PeerService.Explain:output_type -> forgeyard.v1.ExplainResponse
+	35, // 35: forgeyard.v1.PeerService.Heard:output_type -> forgeyard.v1.Heartbeat
+	36, // 36: forgeyard.v1.PeerService.Log:output_type -> forgeyard.v1.LogFrame
+	17, // 37: forgeyard.v1.PeerService.Console:output_type -> forgeyard.v1.PeerConsoleData
+	19, // 38: forgeyard.v1.PeerService.Credential:output_type -> forgeyard.v1.CredentialResponse
+	21, // 39: forgeyard.v1.PeerService.Hash:output_type -> forgeyard.v1.HashResponse
+	23, // 40: forgeyard.v1.PeerService.Barrier:output_type -> forgeyard.v1.BarrierResponse
+	26, // 41: forgeyard.v1.PeerService.CacheNames:output_type -> forgeyard.v1.CacheNamesResponse
+	28, // [28:42] is the sub-list for method output_type
+	14, // [14:28] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_peer_proto_init() }
@@ -1708,7 +1939,7 @@ func file_forgeyard_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_peer_proto_rawDesc), len(file_forgeyard_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -61,6 +61,8 @@ const (
 	PeerServiceHashProcedure = "/forgeyard.v1.PeerService/Hash"
 	// PeerServiceBarrierProcedure is the fully-qualified name of the PeerService's Barrier RPC.
 	PeerServiceBarrierProcedure = "/forgeyard.v1.PeerService/Barrier"
+	// PeerServiceCacheNamesProcedure is the fully-qualified name of the PeerService's CacheNames RPC.
+	PeerServiceCacheNamesProcedure = "/forgeyard.v1.PeerService/CacheNames"
 )
 
 // PeerServiceClient is a client for the forgeyard.v1.PeerService service.
@@ -91,6 +93,9 @@ type PeerServiceClient interface {
 	Hash(context.Context, *connect.Request[v1.HashRequest]) (*connect.Response[v1.HashResponse], error)
 	// Barrier returns the index that a current read must have applied.
 	Barrier(context.Context, *connect.Request[v1.BarrierRequest]) (*connect.Response[v1.BarrierResponse], error)
+	// CacheNames says for what names of build caches stand on this node. It is a member's
+	// word: content is believed for its hash alone.
+	CacheNames(context.Context, *connect.Request[v1.CacheNamesRequest]) (*connect.Response[v1.CacheNamesResponse], error)
 }
 
 // NewPeerServiceClient constructs a client for the forgeyard.v1.PeerService service. By default, it
@@ -182,6 +187,12 @@ func NewPeerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(peerServiceMethods.ByName("Barrier")),
 			connect.WithClientOptions(opts...),
 		),
+		cacheNames: connect.NewClient[v1.CacheNamesRequest, v1.CacheNamesResponse](
+			httpClient,
+			baseURL+PeerServiceCacheNamesProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("CacheNames")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -200,6 +211,7 @@ type peerServiceClient struct {
 	credential *connect.Client[v1.CredentialRequest, v1.CredentialResponse]
 	hash       *connect.Client[v1.HashRequest, v1.HashResponse]
 	barrier    *connect.Client[v1.BarrierRequest, v1.BarrierResponse]
+	cacheNames *connect.Client[v1.CacheNamesRequest, v1.CacheNamesResponse]
 }
 
 // Propose calls forgeyard.v1.PeerService.Propose.
@@ -267,6 +279,11 @@ func (c *peerServiceClient) Barrier(ctx context.Context, req *connect.Request[v1
 	return c.barrier.CallUnary(ctx, req)
 }
 
+// CacheNames calls forgeyard.v1.PeerService.CacheNames.
+func (c *peerServiceClient) CacheNames(ctx context.Context, req *connect.Request[v1.CacheNamesRequest]) (*connect.Response[v1.CacheNamesResponse], error) {
+	return c.cacheNames.CallUnary(ctx, req)
+}
+
 // PeerServiceHandler is an implementation of the forgeyard.v1.PeerService service.
 type PeerServiceHandler interface {
 	// Propose hands a command to the leader and returns what Apply answered.
@@ -295,6 +312,9 @@ type PeerServiceHandler interface {
 	Hash(context.Context, *connect.Request[v1.HashRequest]) (*connect.Response[v1.HashResponse], error)
 	// Barrier returns the index that a current read must have applied.
 	Barrier(context.Context, *connect.Request[v1.BarrierRequest]) (*connect.Response[v1.BarrierResponse], error)
+	// CacheNames says for what names of build caches stand on this node. It is a member's
+	// word: content is believed for its hash alone.
+	CacheNames(context.Context, *connect.Request[v1.CacheNamesRequest]) (*connect.Response[v1.CacheNamesResponse], error)
 }
 
 // NewPeerServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -382,6 +402,12 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(peerServiceMethods.ByName("Barrier")),
 		connect.WithHandlerOptions(opts...),
 	)
+	peerServiceCacheNamesHandler := connect.NewUnaryHandler(
+		PeerServiceCacheNamesProcedure,
+		svc.CacheNames,
+		connect.WithSchema(peerServiceMethods.ByName("CacheNames")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/forgeyard.v1.PeerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PeerServiceProposeProcedure:
@@ -410,6 +436,8 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 			peerServiceHashHandler.ServeHTTP(w, r)
 		case PeerServiceBarrierProcedure:
 			peerServiceBarrierHandler.ServeHTTP(w, r)
+		case PeerServiceCacheNamesProcedure:
+			peerServiceCacheNamesHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -469,4 +497,8 @@ func (UnimplementedPeerServiceHandler) Hash(context.Context, *connect.Request[v1
 
 func (UnimplementedPeerServiceHandler) Barrier(context.Context, *connect.Request[v1.BarrierRequest]) (*connect.Response[v1.BarrierResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.Barrier is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) CacheNames(context.Context, *connect.Request[v1.CacheNamesRequest]) (*connect.Response[v1.CacheNamesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.PeerService.CacheNames is not implemented"))
 }
