@@ -16,7 +16,17 @@ const (
 
 	// flushBlocks is how many verified blocks of a partial may lack their mark in the
 	// index. They are found again after a kill by hashing, so this costs time only.
-	flushBlocks = 16
+	flushBlocks = 64
+
+	// maxCatchUp is how many blocks one put reads back to go on with the hash of the
+	// whole. The rest is read by the commit.
+	maxCatchUp = 16
+
+	// writeSlice is how much is given to the kernel with one write. Measured on ext4 in a
+	// virtual machine, Linux 6.18: 1 GiB by writes of 64 to 256 KiB took 0.3 s of CPU, by
+	// writes of 512 KiB and more 1.0 to 2.2 s, because large pieces of memory are those
+	// that went back to the host.
+	writeSlice = 128 << 10
 
 	// gcPage is how many objects a collection removes in one index commit, and how
 	// long it can make a pin wait.

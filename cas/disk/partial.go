@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fxamacker/cbor/v2"
 	bolt "go.etcd.io/bbolt"
@@ -39,6 +40,10 @@ type partialState struct {
 	f     *os.File   // nil once committed or closed
 	have  []bool
 	fresh []int // verified and written, not marked in the index yet
+
+	flushing bool // somebody syncs
+
+	whole rolling
 	bytes int64 // of the blocks in have
 	known bool  // the index has the partial
 	res   *reservation
@@ -211,6 +216,82 @@ func (p *partialState) recover(ctx context.Context, f *os.File, size int64) erro
 	return nil
 }
 
+// rolling is the hash of the whole, as far as its blocks came in order: then the end
+// of a transfer does not wait for all of it to be read again. Under the partial's mu.
+//
+// What it took was compared with its block's name while it was in memory. Blocks
+// that came before this opening were not, and are looked at before it goes past them.
+// When the file was changed after our last write, all of it is read again.
+type rolling struct {
+	h     *cas.Hasher
+	next  int       // the first block that it has not taken
+	wrote time.Time // the file's own time after our last write
+}
+
+// stamp notes the file's time, or distrusts it.
+func (r *rolling) stamp(f *os.File) {
+	st, err := f.Stat()
+	if err != nil {
+		*r = rolling{}
+		return
+	}
+	r.wrote = st.ModTime()
+}
+
+// distrust begins again when somebody else wrote to the file.
+func (r *rolling) distrust(f *os.File) {
+	if st, err := f.Stat(); err != nil || !st.ModTime().Equal(r.wrote) {
+		*r = rolling{}
+	}
+}
+
+func (r *rolling) take(b []byte) {
+	if r.h == nil {
+		r.h = cas.NewHasher()
+	}
+	_, _ = r.h.Write(b) // never fails
+	r.next++
+}
+
+func (r *rolling) sum() forgeyard.Digest {
+	if r.h == nil {
+		return cas.Empty()
+	}
+	return r.h.Sum()
+}
+
+// lost begins again when a block is lost that was taken.
+func (r *rolling) lost(i int) {
+	if i < r.next {
+		*r = rolling{wrote: r.wrote}
+	}
+}
+
+// follow takes block i when it is the next one, and then what came before it in
+// time and stands after it.
+func (r *rolling) follow(p *partialState, i int, b []byte) {
+	if i != r.next {
+		return
+	}
+	r.take(b)
+	if r.next == len(p.have) || !p.have[r.next] {
+		return
+	}
+	buf := blockPool.Get().(*[]byte)
+	defer blockPool.Put(buf)
+	for range maxCatchUp {
+		if r.next == len(p.have) || !p.have[r.next] {
+			return
+		}
+		b := p.m.Blocks[r.next]
+		data := (*buf)[:b.Size]
+		if _, err := p.f.ReadAt(data, p.offs[r.next]); err != nil || cas.Sum(data) != b.Digest {
+			return // the commit finds it, and says so
+		}
+		r.take(data)
+	}
+}
+
 // take notes that block i is verified and written. Under mu, or before anyone else has p.
 func (p *partialState) take(i int) {
 	b := p.m.Blocks[i]
@@ -255,14 +336,43 @@ func (p *partialState) PutBlock(i int, b []byte) error {
 	if p.f == nil {
 		return forgeyard.Errorf(op, forgeyard.Conflict, "the partial blob %s is closed", p.m.Whole)
 	}
-	if _, err := p.f.WriteAt(b, p.offs[i]); err != nil {
+	if err := writeSlices(func(b []byte, at int64) error { _, err := p.f.WriteAt(b, p.offs[i]+at); return err }, b); err != nil {
 		return p.s.fail(op, err)
 	}
+	if !p.s.cfg.NoSync {
+		writeBack(p.f, p.offs[i], want.Size)
+	}
 	p.take(i)
-	if len(p.fresh) < flushBlocks {
+	p.whole.stamp(p.f)
+	p.whole.follow(p, i, b)
+	return p.s.fail(op, p.flushSome())
+}
+
+// flushSome flushes when enough is fresh and nobody does already. The sync is waited
+// for without mu, so that more can be written meanwhile.
+func (p *partialState) flushSome() error {
+	if len(p.fresh) < flushBlocks || p.flushing {
 		return nil
 	}
-	return p.s.fail(op, p.flush(p.f))
+	p.flushing = true
+	defer func() { p.flushing = false }()
+	f, fresh := p.f, slices.Clone(p.fresh)
+	if !p.s.cfg.NoSync {
+		p.mu.Unlock()
+		err := f.Sync()
+		p.mu.Lock()
+		if p.f != f {
+			return nil // committed or closed meanwhile, which flushed all
+		}
+		if err != nil {
+			return err
+		}
+	}
+	n := 0 // some may have been lost meanwhile, and others come
+	for n < min(len(fresh), len(p.fresh)) && fresh[n] == p.fresh[n] {
+		n++
+	}
+	return p.mark(n)
 }
 
 // flush syncs the data and then marks it.
@@ -275,20 +385,26 @@ func (p *partialState) flush(f *os.File) error {
 			return err
 		}
 	}
+	return p.mark(len(p.fresh))
+}
+
+// mark notes in the index that the first n fresh blocks are safe.
+func (p *partialState) mark(n int) error {
+	fresh := p.fresh[:n]
 	var added int64
 	err := p.s.update(func(u *update) error {
 		added = 0
 		b := u.Bucket(bBlocks)
-		for _, i := range p.fresh {
+		for _, i := range fresh {
 			l := location{off: p.offs[i], size: p.m.Blocks[i].Size, partial: true}
 			added += l.size
 			if err := b.Put(blockKey(p.m.Blocks[i].Digest, p.id), l.encode()); err != nil {
 				return err
 			}
 		}
-		old := u.partial(p.id)
-		u.bytes += p.bytes - old.Have
-		return u.putPartial(p.id, p.record())
+		old, now := u.partial(p.id), p.record(p.fresh[n:])
+		u.bytes += now.Have - old.Have
+		return u.putPartial(p.id, now)
 	})
 	if err != nil {
 		return err
@@ -297,21 +413,26 @@ func (p *partialState) flush(f *os.File) error {
 	p.res.counted(added)
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	for _, i := range p.fresh {
+	for _, i := range fresh {
 		if d := p.m.Blocks[i].Digest; p.s.fresh[d].container == p.id {
 			delete(p.s.fresh, d)
 		}
 	}
-	p.fresh = p.fresh[:0]
+	p.fresh = slices.Delete(p.fresh, 0, n)
 	return nil
 }
 
-func (p *partialState) record() partialRecord {
+// record is what the index notes: all that is here, without what is not safe yet.
+func (p *partialState) record(unsafe []int) partialRecord {
 	r := partialRecord{Whole: p.m.Whole, Size: p.m.Size, Have: p.bytes, Bits: make([]byte, (len(p.have)+7)/8)}
 	for i, ok := range p.have {
 		if ok {
 			r.Bits[i/8] |= 1 << (i % 8)
 		}
+	}
+	for _, i := range unsafe {
+		r.Bits[i/8] &^= 1 << (i % 8)
+		r.Have -= p.m.Blocks[i].Size
 	}
 	return r
 }
@@ -365,12 +486,13 @@ func (p *partialState) Commit(ctx context.Context, class cas.Class) (cas.Ref, er
 func (p *partialState) verify(ctx context.Context, op string) error {
 	buf := blockPool.Get().(*[]byte)
 	defer blockPool.Put(buf)
-	whole := cas.NewHasher()
+	p.whole.distrust(p.f)
 	var damaged []int
-	for i, b := range p.m.Blocks {
+	for i := p.whole.next; i < len(p.m.Blocks); i++ {
 		if err := ctx.Err(); err != nil {
 			return p.s.fail(op, err)
 		}
+		b := p.m.Blocks[i]
 		data := (*buf)[:b.Size]
 		if _, err := p.f.ReadAt(data, p.offs[i]); err != nil && err != io.EOF {
 			return p.s.fail(op, err)
@@ -378,13 +500,16 @@ func (p *partialState) verify(ctx context.Context, op string) error {
 		if cas.Sum(data) != b.Digest {
 			damaged = append(damaged, i)
 		}
-		_, _ = whole.Write(data) // never fails
+		if len(damaged) == 0 {
+			p.whole.take(data)
+		}
 	}
+	whole := p.whole.sum()
 	switch {
 	case len(damaged) > 0:
 		return errors.Join(forgeyard.Errorf(op, forgeyard.Corrupt, "%d blocks of %s were damaged on this disk and are missing again", len(damaged), p.m.Whole).WithHint("fetch them again"), p.lose(damaged))
-	case whole.Sum() != p.m.Whole:
-		err := forgeyard.Errorf(op, forgeyard.Corrupt, "every block of manifest %s matches, yet the whole is %s and not %s: the manifest is wrong", p.id, whole.Sum(), p.m.Whole).WithHint("ask another peer for the manifest; this one's giver lied or is broken")
+	case whole != p.m.Whole:
+		err := forgeyard.Errorf(op, forgeyard.Corrupt, "every block of manifest %s matches, yet the whole is %s and not %s: the manifest is wrong", p.id, whole, p.m.Whole).WithHint("ask another peer for the manifest; this one's giver lied or is broken")
 		return errors.Join(err, p.discard())
 	}
 	return nil
@@ -393,6 +518,7 @@ func (p *partialState) verify(ctx context.Context, op string) error {
 // lose marks blocks as missing.
 func (p *partialState) lose(blocks []int) error {
 	for _, i := range blocks {
+		p.whole.lost(i)
 		if p.have[i] {
 			p.have[i], p.bytes = false, p.bytes-p.m.Blocks[i].Size
 		}
@@ -405,7 +531,7 @@ func (p *partialState) lose(blocks []int) error {
 			}
 		}
 		u.bytes += p.bytes - u.partial(p.id).Have
-		return u.putPartial(p.id, p.record())
+		return u.putPartial(p.id, p.record(p.fresh))
 	})
 	var n int64
 	for _, i := range blocks {

@@ -297,12 +297,22 @@ func (w *spool) write(b []byte) error {
 	if bytes.Equal(b, zeroBlock[:len(b)]) {
 		_, err = w.f.Seek(int64(len(b)), io.SeekCurrent) // a hole: large gives the file its size
 	} else {
-		_, err = w.f.Write(b)
+		err = writeSlices(func(b []byte, _ int64) error { _, err := w.f.Write(b); return err }, b)
 	}
 	if err != nil {
 		return err
 	}
 	w.res.written(int64(len(b)))
+	return nil
+}
+
+// writeSlices writes b in pieces that the kernel takes cheaply.
+func writeSlices(write func(b []byte, at int64) error, b []byte) error {
+	for at := 0; at < len(b); at += writeSlice {
+		if err := write(b[at:min(at+writeSlice, len(b))], int64(at)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -353,7 +363,7 @@ func (w *spool) writeTemp(b []byte) (string, error) {
 		return "", err
 	}
 	w.tmp = append(w.tmp, f.Name())
-	if _, err := f.Write(b); err != nil {
+	if err := writeSlices(func(b []byte, _ int64) error { _, err := f.Write(b); return err }, b); err != nil {
 		closeQuiet(f)
 		return "", err
 	}
