@@ -106,7 +106,7 @@ type Partial interface {
 	// Missing lists the block indices that are not here yet, ascending.
 	Missing() []int
 	// PutBlock verifies block i against the manifest and keeps it. Wrong bytes
-	// give Corrupt and change nothing.
+	// give Corrupt and change nothing. b stays the caller's.
 	PutBlock(i int, b []byte) error
 	// Commit verifies that all is here and gives the blob its name. It is
 	// idempotent. With something missing it gives Conflict.

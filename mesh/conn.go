@@ -95,6 +95,11 @@ func (m *Mesh) Listen(proto protocol.ID, classes ...Class) (*Listener, error) {
 	return l, nil
 }
 
+// ListenFor is Listen with the classes given beforehand.
+func (m *Mesh) ListenFor(classes ...Class) func(protocol.ID) (net.Listener, error) {
+	return func(proto protocol.ID) (net.Listener, error) { return m.Listen(proto, classes...) }
+}
+
 // listener finds the open protocol that the peer may use.
 func (m *Mesh) listener(proto protocol.ID, p Peer) (*Listener, error) {
 	m.mu.Lock()

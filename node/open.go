@@ -187,7 +187,7 @@ func (n *Node) fail(err error) {
 func (n *Node) openExchange(_ context.Context, c *closers) error {
 	x, err := caspeer.New(caspeer.Config{
 		Host: n.mesh.HostFor(mesh.ClassMember, mesh.ClassUplink), Store: n.store, Log: n.log, Clock: n.clock,
-		Resolve: n.resolve, OnBadPeer: n.badPeer,
+		Dial: n.mesh.Dial, Listen: n.mesh.ListenFor(mesh.ClassMember, mesh.ClassUplink), Uplink: uplinkProvider, Resolve: n.resolve, OnBadPeer: n.badPeer,
 	})
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ func (x *Exchange) Ask(ctx context.Context, provider string, digests []forgeyard
 	if _, err := x.connect(ctx, info); err != nil {
 		return nil, x.unreachable(ctx, opAsk, provider, err)
 	}
-	answers, err := x.askPeer(ctx, info.ID, provider, digests)
+	answers, err := x.askPeer(ctx, info.ID, provider, request{Kind: kindAsk, Digests: digests})
 	if err != nil && forgeyard.KindOf(err) == forgeyard.Other {
 		err = x.unreachable(ctx, opAsk, provider, err)
 	}
@@ -50,11 +50,11 @@ func (x *Exchange) unreachable(ctx context.Context, op, name string, err error) 
 }
 
 // askPeer puts one question to a connected peer. Errors of the network have no kind.
-func (x *Exchange) askPeer(ctx context.Context, p libpeer.ID, name string, digests []forgeyard.Digest) ([]Answer, error) {
+func (x *Exchange) askPeer(ctx context.Context, p libpeer.ID, name string, q request) ([]Answer, error) {
 	x.stats.questions.Add(1)
 	ctx, cancel := x.within(ctx, x.cfg.WantTimeout)
 	defer cancel()
-	st, stop, err := x.open(ctx, p, request{Kind: kindAsk, Digests: digests})
+	st, stop, err := x.open(ctx, p, q)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +66,8 @@ func (x *Exchange) askPeer(ctx context.Context, p libpeer.ID, name string, diges
 	switch {
 	case r.Error != nil:
 		return nil, r.Error.err(opAsk, name)
-	case len(r.Answers) != len(digests):
-		return nil, fmt.Errorf("%d answers to %d questions", len(r.Answers), len(digests))
+	case len(r.Answers) != len(q.Digests):
+		return nil, fmt.Errorf("%d answers to %d questions", len(r.Answers), len(q.Digests))
 	}
 	return r.Answers, nil
 }
@@ -126,6 +126,9 @@ func (x *Exchange) serve(ctx context.Context, st network.Stream) error {
 		return x.answer(ctx, st, response{Error: refusalOf(err)})
 	}
 	if q.Kind == kindAsk {
+		if q.Fetching {
+			x.meetSibling(p, q.Digests[0])
+		}
 		return x.answer(ctx, st, x.answers(ctx, q.Digests))
 	}
 	return x.serveReplicate(ctx, st, q)
@@ -177,6 +180,7 @@ func (x *Exchange) answers(ctx context.Context, digests []forgeyard.Digest) resp
 	out := make([]Answer, len(digests))
 	for i, d := range digests {
 		out[i] = x.look(ctx, d)
+		out[i].Fetching = x.fetches(d)
 	}
 	x.stats.answered.Add(int64(len(out)))
 	return response{Done: true, Answers: out}

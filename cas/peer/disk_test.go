@@ -185,9 +185,10 @@ func TestC05KilledInTheMiddle(t *testing.T) {
 	if got := readDisk(t, cs, ref); !bytes.Equal(got, data) {
 		t.Fatal("other bytes came")
 	}
-	came, kept := c.Stats().BlocksIn, info.Have/cas.BlockSize
-	if kept < blocks/2*95/100 || came > blocks-kept+1 {
-		t.Fatalf("of %d blocks at least %d were verified before the kill; %d were kept and %d came again", blocks, blocks/2, kept, came)
+	// What was not marked as safe yet was found by hashing the file.
+	came, marked := c.Stats().BlocksIn, info.Have/cas.BlockSize
+	if reused := blocks - came; marked == 0 || reused < blocks/2*95/100 {
+		t.Fatalf("of %d blocks at least %d were verified before the kill; %d were marked and %d came again", blocks, blocks/2, marked, came)
 	}
 }
 

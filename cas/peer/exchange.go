@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 )
 
@@ -57,6 +59,17 @@ type Config struct {
 	// a node that acknowledges replicas keeps the default.
 	Class cas.Class
 
+	// Dial and Listen open the long connections over which blocks travel between nodes
+	// that both speak the bulk protocol, in one of the protocols of bulk.Protocols. Dial
+	// fails with NotFound when the peer does not speak it. The text of an accepted
+	// connection's remote address is the peer's id. Nil, both: streams of Host.
+	Dial   func(ctx context.Context, p libpeer.ID, proto protocol.ID) (net.Conn, error)
+	Listen func(proto protocol.ID) (net.Listener, error)
+	// Rates bound what content may take of the lines; zero bounds nothing.
+	Rates Rates
+	// Uplink is the provider (see Resolve) that is asked after all others; may be empty.
+	Uplink string
+
 	// Resolve finds the peer behind a provider's name (a RunnerID, "uplink"). When
 	// nil or failing, the name is tried as the text of a peer id.
 	Resolve func(provider string) (libpeer.AddrInfo, error)
@@ -85,7 +98,12 @@ const (
 // concurrent use.
 type Exchange struct {
 	cfg    Config
+	key    uint64 // of this node, for the division among siblings
 	net    network.BitSwapNetwork
+	bulk   bulk.Server
+	lines  transport
+	pool   *bulk.Pool
+	paces  paces
 	server *server.Server
 	stats  counters
 
@@ -99,6 +117,8 @@ type Exchange struct {
 	mu        sync.Mutex
 	closed    bool
 	links     map[libpeer.ID]*link
+	sessions  map[forgeyard.Digest]map[*session]struct{} // by what they bring in
+	served    map[libpeer.ID]int                         // bulk connections
 	scores    map[libpeer.ID]score
 	serving   map[libpeer.ID]int
 	claims    map[forgeyard.Digest]chan struct{} // large blobs being fetched, closed at the end
@@ -119,10 +139,18 @@ func New(cfg Config) (*Exchange, error) {
 	x := &Exchange{
 		cfg:       cfg,
 		links:     map[libpeer.ID]*link{},
+		sessions:  map[forgeyard.Digest]map[*session]struct{}{},
+		served:    map[libpeer.ID]int{},
+		key:       keyOf(cfg.Host.ID()),
+		pool:      bulk.NewPool(buffers),
 		scores:    map[libpeer.ID]score{},
 		serving:   map[libpeer.ID]int{},
 		claims:    map[forgeyard.Digest]chan struct{}{},
 		replicate: make(chan struct{}, cfg.MaxReplications),
+	}
+	var err error
+	if x.lines, err = newTransport(cfg); err != nil {
+		return nil, err
 	}
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	x.net = bsnet.NewFromIpfsHost(countingHost{Host: cfg.Host, x: x}, bsnet.SupportedProtocols([]protocol.ID{bsnet.ProtocolBitswap}))
@@ -132,7 +160,10 @@ func New(cfg Config) (*Exchange, error) {
 		server.MaxQueuedWantlistEntriesPerPeer(queuedWants),
 		server.TaskWorkerCount(sendWorkers),
 	)
+	x.paces = newPaces(cfg.Rates)
+	x.bulk = bulk.Server{Source: bulkSource{cfg.Store}, Parking: &bulk.Parking{}, Clock: cfg.Clock, Stall: cfg.WantTimeout, Progress: x.stats.bytesIn.Load, Sent: x.stats.sent, Refused: x.stats.refused}
 	x.net.Start((*receiver)(x))
+	x.lines.serve(x.serveBulk)
 	cfg.Host.SetStreamHandler(Protocol, x.handle)
 	return x, nil
 }
@@ -153,6 +184,12 @@ func (c *Config) complete() error {
 	}
 	if c.Clock == nil {
 		c.Clock = clock.System()
+	}
+	if err := c.Rates.validate(); err != nil {
+		return err
+	}
+	if (c.Dial == nil) != (c.Listen == nil) {
+		return forgeyard.Errorf(op, forgeyard.Invalid, "only one of Dial and Listen is set")
 	}
 	c.Window = orDefault(c.Window, MaxWindow)
 	c.WantTimeout = orDefault(c.WantTimeout, defaultWantTimeout)
@@ -183,6 +220,7 @@ func (x *Exchange) Close() error {
 	for _, p := range Protocols {
 		x.cfg.Host.RemoveStreamHandler(p)
 	}
+	x.lines.close()
 	x.cancel()
 	for _, l := range links {
 		l.fail()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
 )
 
 const (
@@ -98,7 +99,7 @@ func (s *session) blob(ref cas.Ref) error {
 	}
 	switch {
 	case ref.Size <= cas.BlockSize:
-		return s.small([]want{{ref.Digest, ref.Size}})
+		return s.small([]want{{digest: ref.Digest, size: ref.Size}})
 	case !ref.Manifest.IsZero():
 		return s.large(ref)
 	}
@@ -135,7 +136,7 @@ func (s *session) large(ref cas.Ref) error {
 	if err != nil {
 		return forgeyard.E(s.op, forgeyard.Other, err)
 	}
-	err = s.fill(m, part)
+	err = s.fill(ref.Manifest, m, part)
 	if err == nil {
 		if _, err = part.Commit(s.ctx, s.class); err != nil {
 			err = forgeyard.E(s.op, forgeyard.Other, err)
@@ -151,8 +152,12 @@ func (s *session) large(ref cas.Ref) error {
 func (s *session) manifest(ref cas.Ref) (cas.Manifest, error) {
 	enc, err := s.x.cfg.Store.Block(s.ctx, ref.Manifest)
 	if err != nil {
-		err = s.fetch(s.ctx, []want{{ref.Manifest, cas.BlockSize}}, func(_ context.Context, _ int, b []byte) error {
-			enc = b
+		wants := []want{{digest: ref.Manifest, size: cas.BlockSize, priority: bulk.Structure}}
+		err = s.fetch(s.ctx, wants, func(_ context.Context, _ int, b []byte) error {
+			if cas.Sum(b) != ref.Manifest {
+				return forgeyard.Errorf(s.op, forgeyard.Corrupt, "other bytes came than the manifest %s", ref.Manifest.Short())
+			}
+			enc = bytes.Clone(b)
 			return nil
 		})
 		if err != nil {
@@ -170,13 +175,13 @@ func (s *session) manifest(ref cas.Ref) (cas.Manifest, error) {
 }
 
 // fill brings the blocks that are missing. One block may stand at several places.
-func (s *session) fill(m cas.Manifest, part cas.Partial) error {
+func (s *session) fill(id forgeyard.Digest, m cas.Manifest, part cas.Partial) error {
 	var wants []want
 	at := map[forgeyard.Digest][]int{}
 	for _, i := range part.Missing() {
 		b := m.Blocks[i]
 		if len(at[b.Digest]) == 0 {
-			wants = append(wants, want{b.Digest, b.Size})
+			wants = append(wants, want{digest: b.Digest, size: b.Size, manifest: id, index: i})
 		}
 		at[b.Digest] = append(at[b.Digest], i)
 	}
@@ -200,7 +205,7 @@ func (s *session) anyBlob(d forgeyard.Digest) error {
 		}
 		m := h.answer.Manifest
 		if m.IsZero() {
-			return s.small([]want{{d, cas.BlockSize}})
+			return s.small([]want{{digest: d, size: cas.BlockSize}})
 		}
 		tried[m] = true
 		ref := cas.Ref{Digest: d, Size: h.answer.Size, Manifest: m}
@@ -227,7 +232,7 @@ func (s *session) nextHolder(d forgeyard.Digest, tried map[forgeyard.Digest]bool
 	for {
 		s.mu.Lock()
 		for _, h := range s.holders {
-			if !h.gone && !tried[h.answer.Manifest] {
+			if !h.gone && !tried[h.answer.Manifest] && !(h.sibling && h.answer.Manifest.IsZero()) {
 				s.mu.Unlock()
 				return h, nil
 			}

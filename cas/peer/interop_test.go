@@ -243,7 +243,7 @@ func FuzzReceive(f *testing.F) {
 			return
 		}
 		l := &link{x: n.Exchange, peer: libpeer.ID("p"), waiting: map[forgeyard.Digest][]*lane{}, recent: map[forgeyard.Digest]struct{}{}, changed: make(chan struct{})}
-		a := &lane{arrivals: make(chan arrival, 2), lied: make(chan forgeyard.Digest, 1)}
+		a := &lane{arrivals: make(chan arrival, 2), lied: make(chan lie, 1)}
 		d := cas.Sum(data)
 		l.waiting[d] = []*lane{a}
 		l.receive(m)

@@ -13,6 +13,29 @@ const (
 	// arrives faster than the store writes: twice what a server sends ahead.
 	windowBytes = 32 << 20
 
+	// bulkBytes is the same on a bulk connection, where nothing is sent in vain: enough
+	// for a long line of 1 Gbit/s.
+	bulkBytes = 16 << 20
+
+	// buffers is how many blocks of bulk connections are in memory at once, over all
+	// fetches, on their way to the store.
+	buffers = 24
+
+	// servedPerPeer is how many bulk connections of one peer are served: one, and the
+	// one that follows it when the peer dialled anew.
+	servedPerPeer = 2
+
+	// maxSiblings bounds those that share one fetch. Each costs a window of wants.
+	maxSiblings = 32
+
+	// parkTime is how long a sibling is to wait for a block before it says that it
+	// came not; it is then asked again, or somebody else.
+	parkTime = 4 * time.Second
+
+	// idleBatch is how many blocks that are another's to ask for a lane takes that has
+	// been idle: a slow sibling is helped, not overtaken.
+	idleBatch = 4
+
 	// outstandingBytes is what our server has under way to one peer (boxo: 1 MiB,
 	// which starves a link with any delay).
 	outstandingBytes = 16 << 20

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,18 +14,24 @@ import (
 	libpeer "github.com/libp2p/go-libp2p/core/peer"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
 )
 
 // want is one block that is wanted.
 type want struct {
-	digest forgeyard.Digest
-	size   int64 // bytes, or a bound on them where they are not known
+	digest   forgeyard.Digest
+	size     int64            // bytes, or a bound on them where they are not known
+	manifest forgeyard.Digest // of the blob that it is a block of; zero: it stands alone
+	index    int              // there
+	priority bulk.Priority
 }
 
 // arrival is a peer's answer to a want.
 type arrival struct {
 	digest forgeyard.Digest
 	data   []byte // nil: the peer refused
+	free   func() // when set, called once data is not needed any more; the bytes are then not verified
+	late   bool   // of a refusal: it did not come there in time
 }
 
 // link is all that is wanted from one peer over one connection, by all lanes. It
@@ -34,11 +41,17 @@ type link struct {
 	peer libpeer.ID
 
 	lastByte atomic.Int64  // forgeyard.Instant of the last byte from the peer
+	lastUse  atomic.Int64  // the same of the last byte of a block, or of progress that it reported
+	progress atomic.Int64  // what came in at it, by its own word
 	down     chan struct{} // closed when the connection is gone
 	once     sync.Once
 
 	sendMu sync.Mutex // serialises messages; taken before mu, never under it
 	sender bsnetwork.MessageSender
+	bulk   *bulk.Client // once dialled
+	plain  bool         // it speaks bitswap only
+
+	overBulk atomic.Bool // bulk is set
 
 	mu      sync.Mutex
 	waiting map[forgeyard.Digest][]*lane // in flight, by whom; len ≤ Window
@@ -96,7 +109,11 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-func (l *link) touch() { l.lastByte.Store(int64(l.x.cfg.Clock.Now())) }
+func (l *link) touch() {
+	now := int64(l.x.cfg.Clock.Now())
+	l.lastByte.Store(now)
+	l.lastUse.Store(now)
+}
 
 // fail ends the link: every lane on it learns that.
 func (l *link) fail() {
@@ -108,7 +125,7 @@ func (l *link) fail() {
 func (l *link) room() (n int, bytes int64, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n, bytes = l.x.cfg.Window-l.used, windowBytes-l.bytes
+	n, bytes = l.x.cfg.Window-l.used, l.window()-l.bytes
 	if l.used > 0 && bytes <= 0 {
 		n = 0
 	}
@@ -120,7 +137,12 @@ func (l *link) room() (n int, bytes int64, changed <-chan struct{}) {
 func (l *link) send(ctx context.Context, a *lane, batch []want) (rest []want, err error) {
 	l.sendMu.Lock()
 	defer l.sendMu.Unlock()
+	overBulk, err := l.dial(ctx)
+	if err != nil {
+		return batch, err
+	}
 	m := message.New(false)
+	var asked []want
 	l.mu.Lock()
 	for i, w := range batch {
 		if l.used >= l.x.cfg.Window {
@@ -132,15 +154,23 @@ func (l *link) send(ctx context.Context, a *lane, batch []want) (rest []want, er
 		first := len(l.waiting[w.digest]) == 0
 		l.waiting[w.digest] = append(l.waiting[w.digest], a)
 		if first {
-			m.AddEntry(toCID(w.digest), int32(MaxWindow-i), pb.Message_Wantlist_Block, true)
+			asked = append(asked, w)
 		}
 	}
-	l.cancelInto(m)
+	if !overBulk {
+		for i, w := range asked {
+			m.AddEntry(toCID(w.digest), int32(MaxWindow-i), pb.Message_Wantlist_Block, true)
+		}
+		l.cancelInto(m)
+	}
 	sent := len(batch) - len(rest)
 	used := int64(l.used)
 	l.mu.Unlock()
 	l.x.stats.outstanding.Add(int64(sent))
 	raise(&l.x.stats.mostOutstanding, used)
+	if overBulk {
+		return rest, l.askBulk(a, asked)
+	}
 	return rest, l.transmit(ctx, m)
 }
 
@@ -148,6 +178,9 @@ func (l *link) send(ctx context.Context, a *lane, batch []want) (rest []want, er
 func (l *link) repeat(ctx context.Context, a *lane) error {
 	l.sendMu.Lock()
 	defer l.sendMu.Unlock()
+	if l.bulk != nil {
+		return nil // nothing is lost on it without the connection
+	}
 	m := message.New(false)
 	l.mu.Lock()
 	for d := range a.inflight {
@@ -204,7 +237,7 @@ func (l *link) receive(m message.BitSwapMessage) {
 		}
 		l.answered(d)
 		for _, a := range lanes {
-			a.arrivals <- arrival{d, b.RawData()}
+			a.arrivals <- arrival{digest: d, data: b.RawData()}
 		}
 	}
 	for _, c := range refused {
@@ -235,10 +268,7 @@ func (l *link) unasked(d forgeyard.Digest) {
 		for _, a := range lanes {
 			if !told[a] {
 				told[a] = true
-				select {
-				case a.lied <- d:
-				default:
-				}
+				a.accuse(lie{why: fmt.Sprintf("sent other bytes than were asked for (%s)", d.Short())})
 			}
 		}
 	}
@@ -316,11 +346,7 @@ func (l *link) takeBack() {
 		defer cancel()
 		l.sendMu.Lock()
 		defer l.sendMu.Unlock()
-		m := message.New(false)
-		l.mu.Lock()
-		l.cancelInto(m)
-		l.mu.Unlock()
-		if err := l.transmit(ctx, m); err != nil {
+		if err := l.cancelNow(ctx); err != nil {
 			l.x.cfg.Log.Debug("wants could not be taken back", "peer", l.peer, "err", err)
 		}
 	}()

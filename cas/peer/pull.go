@@ -9,6 +9,8 @@ import (
 	blocks "github.com/ipfs/go-block-format"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
 )
 
 // pull is a set of wants on their way in, over all holders of a session. Its
@@ -35,15 +37,31 @@ type pull struct {
 type lane struct {
 	p        *pull
 	h        *holder
-	arrivals chan arrival          // holds all that can be in flight
-	lied     chan forgeyard.Digest // the peer sent a block that nobody asked for
+	arrivals chan arrival // holds all that can be in flight
+	lied     chan lie     // the peer sent what nobody asked for
 	inflight map[forgeyard.Digest]flying
 	since    forgeyard.Instant // when something was first in flight after nothing was; written under session.mu
 
 	asked forgeyard.Instant // when wants were last repeated
+	idle  forgeyard.Instant // since when there was nothing for it to ask; zero: there is
 
-	refused map[int]bool // wants this holder does not have; guarded by session.mu
-	open    int          // of them, not done
+	refused map[int]bool  // wants this holder does not have; guarded by session.mu
+	late    map[int]int64 // wants that came not in time, and the holder's progress then; guarded by session.mu
+	open    int           // of refused, not done
+}
+
+// lie is a peer's breach of its word about a want; without one it is about any.
+type lie struct {
+	wanted forgeyard.Digest
+	why    string
+}
+
+// accuse tells the lane of a lie; the first is enough.
+func (a *lane) accuse(l lie) {
+	select {
+	case a.lied <- l:
+	default:
+	}
 }
 
 type flying struct {
@@ -84,24 +102,25 @@ func (p *pull) run(ctx context.Context) error {
 			defer s.mu.Unlock()
 			return p.err
 		}
-		serving := false
+		serving, hope := false, false // a sibling alone is a hope
 		for _, h := range s.holders {
 			if !h.gone && p.lanes[h] == nil {
 				p.start(ctx, h)
 			}
 			a := p.lanes[h]
-			serving = serving || !h.gone && a != nil && p.left > a.open
+			can := !h.gone && a != nil && p.left > a.open
+			serving, hope = serving || can && !h.sibling, hope || can
 		}
-		asking, changed, missing := s.asking > 0, s.changed, p.missing(4)
+		asking, changed, missing, more := s.asking > 0, s.changed, p.missing(4), s.stage < stageNone
 		s.mu.Unlock()
-		if !serving && !asking {
+		if !hope && !asking {
 			if !s.advance(missing) {
 				return s.failure(missing[0])
 			}
 			continue
 		}
 		var impatient <-chan time.Time
-		if !serving {
+		if !serving && more {
 			impatient = s.x.cfg.Clock.After(s.x.hedgeAfter())
 		}
 		select {
@@ -133,8 +152,8 @@ func (p *pull) missing(n int) []forgeyard.Digest {
 // start gives a holder a lane. The caller holds session.mu.
 func (p *pull) start(ctx context.Context, h *holder) {
 	a := &lane{
-		p: p, h: h, arrivals: make(chan arrival, p.s.x.cfg.Window), lied: make(chan forgeyard.Digest, 1),
-		inflight: map[forgeyard.Digest]flying{}, refused: map[int]bool{},
+		p: p, h: h, arrivals: make(chan arrival, p.s.x.cfg.Window), lied: make(chan lie, 1),
+		inflight: map[forgeyard.Digest]flying{}, refused: map[int]bool{}, late: map[int]int64{},
 	}
 	p.lanes[h] = a
 	p.wg.Add(1)
@@ -185,16 +204,16 @@ func (a *lane) run(ctx context.Context) (forgeyard.Kind, string) {
 	}
 }
 
-// liar blames the peer for a block that nobody asked for.
-func (a *lane) liar(got forgeyard.Digest) string {
-	var wanted forgeyard.Digest
+// liar blames the peer for what it sent.
+func (a *lane) liar(l lie) string {
 	for d := range a.inflight {
-		wanted = d
-		break
+		if !l.wanted.IsZero() {
+			break
+		}
+		l.wanted = d
 	}
-	why := fmt.Sprintf("sent other bytes than were asked for (%s)", got.Short())
-	a.p.s.x.blame(a.h.link.peer, wanted, why)
-	return why
+	a.p.s.x.blame(a.h.link.peer, l.wanted, l.why)
+	return l.why
 }
 
 // overdue says why the peer must be given up, or nothing.
@@ -242,12 +261,19 @@ func (a *lane) refill(ctx context.Context) (waits, error) {
 	if n == 0 {
 		return waits{link: changed}, nil
 	}
-	if len(a.inflight) > 0 && (n < x.cfg.Window/4 || bytes < windowBytes/4) {
+	if len(a.inflight) > 0 && (n < x.cfg.Window/4 || bytes < l.window()/4) {
 		return waits{}, nil // its own arrivals will make room
+	}
+	if burst := x.paces.burstIn(a.h.uplink); burst > 0 {
+		bytes = min(bytes, burst)
 	}
 	batch, next := a.p.next(a, n, bytes)
 	if len(batch) == 0 {
 		return waits{session: next}, nil
+	}
+	if err := a.pace(ctx, batch); err != nil {
+		a.p.putBack(a, batch)
+		return waits{}, err
 	}
 	l.mu.Lock()
 	ahead := l.bytes
@@ -255,7 +281,7 @@ func (a *lane) refill(ctx context.Context) (waits, error) {
 	for _, w := range batch {
 		ahead += w.size
 	}
-	by := x.cfg.Clock.Now().Add(x.cfg.WantTimeout + time.Duration(ahead)*time.Second/minBlockRate)
+	by := x.cfg.Clock.Now().Add(a.patience() + x.cfg.WantTimeout + time.Duration(ahead)*time.Second/minBlockRate)
 	for _, w := range batch {
 		a.inflight[w.digest] = flying{a.p.index[w.digest], w.size, by}
 	}
@@ -273,7 +299,27 @@ func (p *pull) next(a *lane, n int, bytes int64) ([]want, <-chan struct{}) {
 	s := p.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var batch []want
+	div, now := p.stripes(), s.x.cfg.Clock.Now()
+	batch := p.pick(a, n, bytes, func(i int) bool { return div.takes(a, i, p.wants[i].digest) })
+	if len(batch) == 0 && len(a.inflight) == 0 {
+		batch = p.hedge(a, n)
+		if a.idle.IsZero() {
+			a.idle = now
+		}
+		if len(batch) == 0 && now.Sub(a.idle) >= s.x.hedgeAfter()/2 {
+			batch = p.pick(a, min(n, idleBatch), bytes, func(int) bool { return true })
+		}
+	} else if len(batch) > 0 {
+		a.idle = 0
+	}
+	if len(a.inflight) == 0 {
+		a.since = now
+	}
+	return batch, s.changed
+}
+
+// pick takes pending wants that a lane may ask for. The caller holds session.mu.
+func (p *pull) pick(a *lane, n int, bytes int64, may func(i int) bool) (batch []want) {
 	kept := p.pending[:0]
 	for at, i := range p.pending {
 		if len(batch) == n || bytes <= 0 && len(batch) > 0 {
@@ -282,7 +328,7 @@ func (p *pull) next(a *lane, n int, bytes int64) ([]want, <-chan struct{}) {
 		}
 		switch {
 		case p.done[i]:
-		case a.refused[i]:
+		case a.refused[i] || !may(i):
 			kept = append(kept, i)
 		default:
 			batch = append(batch, p.wants[i])
@@ -292,13 +338,33 @@ func (p *pull) next(a *lane, n int, bytes int64) ([]want, <-chan struct{}) {
 		}
 	}
 	p.pending = kept
-	if len(batch) == 0 && len(a.inflight) == 0 {
-		batch = p.hedge(a, n)
+	return batch
+}
+
+// patience is how long what the lane asks for may wait at its peer.
+func (a *lane) patience() time.Duration {
+	if a.h.sibling {
+		return parkTime
 	}
-	if len(a.inflight) == 0 {
-		a.since = s.x.cfg.Clock.Now()
+	return 0
+}
+
+// pace waits until the line may carry the wants' answers.
+func (a *lane) pace(ctx context.Context, ws []want) error {
+	x, n := a.p.s.x, int64(0)
+	for _, w := range ws {
+		n += w.size
 	}
-	return batch, s.changed
+	d := x.paces.in(x.cfg.Clock.Now(), a.h.uplink, int(n))
+	if d <= 0 || a.p.s.priority >= bulk.Urgent {
+		return nil
+	}
+	select {
+	case <-x.cfg.Clock.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // hedge takes, for a lane that has nothing to do, what a silent peer owes. The
@@ -308,8 +374,8 @@ func (p *pull) hedge(a *lane, n int) []want {
 	now := x.cfg.Clock.Now()
 	slow := map[*lane]bool{}
 	for _, b := range p.lanes {
-		last := max(forgeyard.Instant(b.h.link.lastByte.Load()), b.since)
-		if b != a && now.Sub(last) >= x.hedgeAfter() {
+		last := max(forgeyard.Instant(b.h.link.lastUse.Load()), b.since)
+		if b != a && !a.h.sibling && now.Sub(last) >= x.hedgeAfter() {
 			slow[b] = true
 		}
 	}
@@ -358,7 +424,7 @@ func (a *lane) giveBack() {
 	a.h.link.drop(a)
 	var ws []want
 	for d, f := range a.inflight {
-		ws = append(ws, want{d, f.size})
+		ws = append(ws, want{digest: d, size: f.size})
 	}
 	a.p.putBack(a, ws)
 	a.inflight = nil
@@ -370,7 +436,7 @@ func (a *lane) take(ctx context.Context, r arrival) {
 	f := a.inflight[r.digest]
 	delete(a.inflight, r.digest)
 	if r.data == nil {
-		a.p.refuse(a, f.i)
+		a.p.refuse(a, f.i, r.late)
 		a.h.link.release(f.size)
 		return
 	}
@@ -381,15 +447,23 @@ func (a *lane) take(ctx context.Context, r arrival) {
 		defer p.wg.Done()
 		defer func() { <-p.workers }()
 		defer a.h.link.release(f.size)
-		p.store(ctx, a, f.i, r.data)
+		p.store(ctx, a, f.i, r)
 	}()
 }
 
 // refuse notes that the lane's peer does not have a want.
-func (p *pull) refuse(a *lane, i int) {
+func (p *pull) refuse(a *lane, i int, late bool) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	if !a.refused[i] {
+	if late {
+		// While more came in there since, it is worth waiting for again.
+		now := a.h.link.progress.Load()
+		before, again := a.late[i]
+		a.late[i] = now
+		late = !again || now != before
+		p.s.x.stats.late.Add(1)
+	}
+	if !late && !a.refused[i] {
 		a.refused[i] = true
 		if !p.done[i] {
 			a.open++
@@ -400,8 +474,11 @@ func (p *pull) refuse(a *lane, i int) {
 }
 
 // store delivers a block unless another lane was first, and offers it to peers.
-func (p *pull) store(ctx context.Context, a *lane, i int, b []byte) {
-	s := p.s
+func (p *pull) store(ctx context.Context, a *lane, i int, r arrival) {
+	s, b := p.s, r.data
+	if r.free != nil {
+		defer r.free()
+	}
 	s.mu.Lock()
 	first := !p.done[i] && p.err == nil
 	p.done[i] = p.done[i] || first // so that a second copy is not stored too
@@ -412,8 +489,15 @@ func (p *pull) store(ctx context.Context, a *lane, i int, b []byte) {
 	} else {
 		s.x.stats.duplicates.Add(1)
 	}
+	wrong := first && forgeyard.KindOf(err) == forgeyard.Corrupt && cas.Sum(b) != r.digest
+	if wrong {
+		a.accuse(lie{r.digest, "sent other bytes than were asked for"})
+	}
 	s.mu.Lock()
-	if first && err != nil && p.err == nil && ctx.Err() == nil {
+	if wrong {
+		p.done[i] = false // it is asked for elsewhere
+	}
+	if first && err != nil && !wrong && p.err == nil && ctx.Err() == nil {
 		p.err = forgeyard.E(s.op, forgeyard.Other, err)
 	}
 	if first && err == nil {
@@ -429,12 +513,13 @@ func (p *pull) store(ctx context.Context, a *lane, i int, b []byte) {
 	s.wake()
 	s.mu.Unlock()
 	if first && err == nil {
-		s.x.announce(p.wants[i].digest, b)
+		s.x.announce(r.digest, b)
 	}
 }
 
 // announce offers a block that was just stored to peers who asked for it before.
 func (x *Exchange) announce(d forgeyard.Digest, b []byte) {
+	x.bulk.Parking.Arrived(d)
 	blk, err := blocks.NewBlockWithCid(b, toCID(d))
 	if err == nil {
 		err = x.server.NotifyNewBlocks(x.ctx, blk)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
 )
 
 // source is a peer that may have something, under the name that a caller knows.
@@ -21,6 +23,8 @@ type source struct {
 	name  string
 	info  libpeer.AddrInfo
 	named bool // a caller named it, or our own Providers
+
+	uplink bool // it is beyond the site
 }
 
 // holder is a source that has, or may have, what a session is about.
@@ -29,6 +33,10 @@ type holder struct {
 	link   *link
 	answer Answer // zero when the peer does not speak our protocol
 	gone   bool   // it failed this session
+
+	// sibling is bringing the same thing in: it does not have all of it, and will.
+	sibling bool
+	key     uint64 // for the division of blocks among siblings
 }
 
 // fault is why a source was no help.
@@ -43,6 +51,7 @@ type fault struct {
 const (
 	stageNamed     = iota // providers of the caller, then those of Config.Providers
 	stageConnected        // whoever is connected
+	stageUplink           // the provider beyond the site
 	stagePenalised        // who lied or was silent lately
 	stageNone
 )
@@ -59,6 +68,8 @@ type session struct {
 	subject forgeyard.Digest
 	named   []string
 
+	priority bulk.Priority
+
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced on each change
 	stage   int
@@ -73,14 +84,17 @@ type session struct {
 
 func (x *Exchange) newSession(ctx context.Context, op string, subject forgeyard.Digest, providers []string, class cas.Class) *session {
 	ctx, cancel := x.join(ctx)
-	return &session{
-		x: x, op: op, ctx: ctx, cancel: cancel, class: class, subject: subject, named: providers,
+	s := &session{
+		x: x, priority: priorityOf(ctx), op: op, ctx: ctx, cancel: cancel, class: class, subject: subject, named: providers,
 		changed: make(chan struct{}), asked: map[libpeer.ID]bool{x.cfg.Host.ID(): true}, answers: map[libpeer.ID]bool{},
 	}
+	x.beginFetch(subject, s)
+	return s
 }
 
 // close ends every question and waits for it.
 func (s *session) close() {
+	s.x.endFetch(s.subject, s)
 	s.cancel()
 	s.wg.Wait()
 }
@@ -105,10 +119,14 @@ func (s *session) advance(digests []forgeyard.Digest) bool {
 	var sources []source
 	switch stage {
 	case stageNamed:
-		sources = s.namedSources()
+		sources = s.resolveAll(s.names(), false)
 	case stageConnected:
 		for _, p := range s.x.cfg.Host.Network().Peers() {
 			sources = append(sources, source{name: p.String(), info: libpeer.AddrInfo{ID: p}})
+		}
+	case stageUplink:
+		if slices.Contains(s.names(), s.x.cfg.Uplink) {
+			sources = s.resolveAll([]string{s.x.cfg.Uplink}, true)
 		}
 	case stagePenalised:
 		s.mu.Lock()
@@ -119,13 +137,22 @@ func (s *session) advance(digests []forgeyard.Digest) bool {
 	return true
 }
 
-func (s *session) namedSources() []source {
+// names are the providers of the caller and those of the configuration.
+func (s *session) names() []string {
 	names := s.named
 	if s.x.cfg.Providers != nil {
 		names = append(names[:len(names):len(names)], s.x.cfg.Providers(s.ctx, s.subject)...)
 	}
+	return names
+}
+
+// resolveAll gives the sources behind names: the uplink alone, or all but it.
+func (s *session) resolveAll(names []string, uplink bool) []source {
 	var out []source
 	for _, name := range names {
+		if uplink != (name == s.x.cfg.Uplink && name != "") {
+			continue
+		}
 		info, err := s.x.resolve(name)
 		if err != nil {
 			s.mu.Lock()
@@ -133,7 +160,7 @@ func (s *session) namedSources() []source {
 			s.mu.Unlock()
 			continue
 		}
-		out = append(out, source{name: name, info: info, named: true})
+		out = append(out, source{name: name, info: info, named: true, uplink: uplink})
 	}
 	return out
 }
@@ -198,7 +225,7 @@ func (s *session) question(src source, digests []forgeyard.Digest) {
 	switch {
 	case h != nil:
 		s.answers[src.info.ID] = true
-		s.holders = append(s.holders, h)
+		s.admit(h)
 	case err == nil:
 		s.answers[src.info.ID] = true
 		if src.named && s.stage <= stageConnected {
@@ -220,7 +247,7 @@ func (x *Exchange) whoHas(ctx context.Context, src source, digests []forgeyard.D
 		}
 		return nil, err
 	}
-	answers, err := x.askPeer(ctx, src.info.ID, src.name, digests)
+	answers, err := x.askPeer(ctx, src.info.ID, src.name, request{Kind: kindAsk, Digests: digests, Fetching: true})
 	switch {
 	case err == nil:
 	case src.named && errors.Is(err, multistream.ErrNotSupported[protocol.ID]{}):
@@ -234,8 +261,8 @@ func (x *Exchange) whoHas(ctx context.Context, src source, digests []forgeyard.D
 		return nil, err
 	}
 	for _, a := range answers {
-		if a.Have || a.Partial > 0 {
-			return &holder{source: src, link: l, answer: answers[0]}, nil
+		if a.Have || a.Partial > 0 || a.Fetching {
+			return &holder{source: src, link: l, answer: answers[0], sibling: answers[0].Fetching}, nil
 		}
 	}
 	return nil, nil

@@ -1,9 +1,13 @@
 package peer
 
-import "sync/atomic"
+import (
+	"sync/atomic"
 
-// Stats counts since the start. BytesIn and BytesOut are what bitswap's streams
-// carried; the rest is counted in pieces.
+	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
+)
+
+// Stats counts since the start. BytesIn and BytesOut are what bitswap's streams and
+// bulk connections carried of blocks; the rest is counted in pieces.
 type Stats struct {
 	BytesIn, BytesOut    int64
 	BlocksIn, BlocksOut  int64
@@ -18,11 +22,16 @@ type Stats struct {
 	Replicated, Replicas int64 // acknowledged to us, made by us for others
 	Outstanding          int64 // wants at peers now
 	MostOutstanding      int64 // most wants at one peer ever, never above Window
+	BulkIn, BulkOut      int64 // blocks over bulk connections, of BlocksIn and BlocksOut
+	BulkPeers            int64 // bulk connections that are open, of both directions
+	Parked               int64 // wants of peers that wait here now
+	Late                 int64 // wants that waited at a sibling in vain
 }
 
 type counters struct {
 	bytesIn, bytesOut, blocksIn, duplicates, badPeers, silent, refusals, hedged, repeated atomic.Int64
 	fetches, failed, questions, answered, replicated, replicas                            atomic.Int64
+	bulkIn, bulkOut, bulkPeers, late, turnedAway                                          atomic.Int64
 	outstanding, mostOutstanding                                                          atomic.Int64
 }
 
@@ -39,11 +48,22 @@ func (x *Exchange) Stats() Stats {
 		Replicated: c.replicated.Load(), Replicas: c.replicas.Load(),
 		Outstanding: c.outstanding.Load(), MostOutstanding: c.mostOutstanding.Load(),
 	}
+	s.BulkIn, s.BulkOut, s.BulkPeers, s.Late = c.bulkIn.Load(), c.bulkOut.Load(), c.bulkPeers.Load(), c.late.Load()
+	s.Parked = int64(x.bulk.Parking.Waiting())
+	s.BlocksOut = s.BulkOut
 	if sent, err := x.server.Stat(); err == nil {
-		s.BlocksOut = int64(sent.BlocksSent)
+		s.BlocksOut += int64(sent.BlocksSent)
 	}
 	return s
 }
+
+// sent and refused are told by the bulk server.
+func (c *counters) sent(n int) {
+	c.bulkOut.Add(1)
+	c.bytesOut.Add(int64(n))
+}
+
+func (c *counters) refused(bulk.Reason) { c.turnedAway.Add(1) }
 
 // raise sets a to at least v.
 func raise(a *atomic.Int64, v int64) {

@@ -184,6 +184,7 @@ func (p *memPartial) PutBlock(i int, b []byte) error {
 	if cas.Sum(b) != p.m.Blocks[i].Digest {
 		return forgeyard.Errorf("mem", forgeyard.Corrupt, "block %d", i)
 	}
+	b = bytes.Clone(b) // the caller goes on with its own
 	p.s.mu.Lock()
 	if p.got[i] == nil {
 		p.have += int64(len(b))

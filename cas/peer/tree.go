@@ -166,7 +166,7 @@ func (w *walk) bring(refs []cas.Ref) error {
 		case r.Digest == cas.Empty() || w.s.x.cfg.Store.Has(w.s.ctx, r.Digest):
 			w.arrived(r.Size)
 		case r.Size <= cas.BlockSize:
-			small = append(small, want{r.Digest, r.Size})
+			small = append(small, want{digest: r.Digest, size: r.Size})
 		default:
 			large = append(large, r)
 		}

@@ -18,7 +18,7 @@ import (
 //	│ length, 4 B BE │ deterministic CBOR, ≤ 256 KiB │
 //	└────────────────┴──────────────────────────────┘
 //
-//	ask        request{1: 1, 2: [digest, …]}                   → response{1: true, 3: [answer, …]}
+//	ask        request{1: 1, 2: [digest, …], 6: fetching}       → response{1: true, 3: [answer, …]}
 //	replicate  request{1: 2, 3: [root, …], 4: owner, 5: expiry} → response{4: bytes so far} … response{1: true}
 //
 // A response with 2 is an error and the last one. There is no checksum: the
@@ -37,6 +37,10 @@ type request struct {
 	Roots   []Root             `cbor:"3,keyasint,omitempty"`
 	Owner   string             `cbor:"4,keyasint,omitempty"`
 	Expires forgeyard.Wall     `cbor:"5,keyasint,omitempty"`
+
+	// Fetching says that the asker is bringing the first digest in and will serve what
+	// it has of it meanwhile.
+	Fetching bool `cbor:"6,keyasint,omitempty"`
 }
 
 type response struct {
@@ -58,6 +62,7 @@ type Answer struct {
 	Size     int64            `cbor:"2,keyasint,omitempty"` // bytes of the whole, where known
 	Manifest forgeyard.Digest `cbor:"3,keyasint,omitzero"`  // of a blob above cas.BlockSize
 	Partial  int64            `cbor:"4,keyasint,omitempty"` // bytes verified there of an incomplete blob
+	Fetching bool             `cbor:"5,keyasint,omitempty"` // on its way in there, as a whole or as a part of something
 }
 
 // RootKind says what a root keeps. It travels: append only.

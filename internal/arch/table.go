@@ -41,6 +41,7 @@ var table = []line{
 	{dir: "cas", pure: true, context: true},
 	{dir: "cas/castest"},
 	{dir: "cas/disk"},
+	{dir: "cas/peer/bulk"},
 	{dir: "cas/peer"},
 	{dir: "cas/tree"},
 	{dir: "cas/remote"},

@@ -115,7 +115,7 @@ func (d *Daemon) open() (err error) {
 	}
 	d.exchange, err = peer.New(peer.Config{
 		Host: d.mesh.HostFor(mesh.ClassSite), Store: d.content, Log: d.cfg.Log, Clock: d.cfg.Clock,
-		Resolve: func(p string) (libpeer.AddrInfo, error) { return holder(p) },
+		Dial: d.mesh.Dial, Listen: d.mesh.ListenFor(mesh.ClassSite), Resolve: func(p string) (libpeer.AddrInfo, error) { return holder(p) },
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,42 @@
+package bulk
+
+import (
+	"time"
+
+	"github.com/forgeyard/forgeyard-node/cas"
+)
+
+// Every bound, with its reason.
+const (
+	// maxBody is the largest body of a frame: one block.
+	maxBody = cas.BlockSize
+
+	// MaxOpen is the most blocks that are wanted and not answered on one connection.
+	// What exceeds it is refused as Busy, never dropped.
+	MaxOpen = 1024
+
+	// maxPark is the longest that a want waits for a block that is on its way: long
+	// enough for a block to cross a thin line twice, short enough that who waits in
+	// vain soon asks somebody else.
+	maxPark = 10 * time.Second
+
+	// aliveEvery is how often a peer whose wants are parked hears that we live.
+	aliveEvery = 250 * time.Millisecond
+
+	// minRate is the slowest peer that is still served, bytes a second: it turns the
+	// size of a frame into the time in which it must be taken or given.
+	minRate = 64 << 10
+
+	// keptManifests of a connection save reading one for each range of the same blob.
+	keptManifests = 2
+
+	// maxUnasked is how many bytes may come that are not wanted (any more): twice
+	// what can be under way when wants are taken back.
+	maxUnasked = 64 << 20
+
+	// readBuffer holds many small frames; a block goes past it.
+	readBuffer = 64 << 10
+
+	// writeBuffer gathers small frames into one write.
+	writeBuffer = 64 << 10
+)

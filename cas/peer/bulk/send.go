@@ -1,0 +1,243 @@
+package bulk
+
+import (
+	"container/heap"
+	"context"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+)
+
+func be32(b [4]byte) uint32 { return binary.BigEndian.Uint32(b[:]) }
+
+// write answers wants until ctx or the connection ends.
+func (v *serving) write(ctx context.Context) error {
+	sweep := v.Clock.Now().Add(aliveEvery)
+	for {
+		if now := v.Clock.Now(); now >= sweep {
+			v.sweep(now)
+			sweep = now.Add(aliveEvery)
+		}
+		it, small, ok := v.next()
+		if err := v.put(small); err != nil {
+			return err
+		}
+		if ok {
+			if err := v.step(ctx, it); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := v.flush(); err != nil {
+			return err
+		}
+		var tick <-chan time.Time
+		if v.waiting() {
+			tick = v.Clock.After(aliveEvery)
+		}
+		select {
+		case <-v.ready:
+		case <-tick:
+		case <-ctx.Done():
+			return context.Canceled
+		}
+	}
+}
+
+// next gives the most urgent item and the refusals that have gathered.
+func (v *serving) next() (it item, small []byte, ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	small, v.small = v.small, nil
+	if len(v.queue) == 0 {
+		return it, small, false
+	}
+	return heap.Pop(&v.queue).(item), small, true
+}
+
+func (v *serving) waiting() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.parked) > 0
+}
+
+// sweep refuses what was parked too long, and says that we live while something is.
+func (v *serving) sweep(now forgeyard.Instant) {
+	v.mu.Lock()
+	var late []*ticket
+	for t := range v.parked {
+		if now >= t.it.by {
+			late = append(late, t)
+		}
+	}
+	if len(v.parked) > 0 {
+		v.small = appendAlive(v.small, v.Progress())
+	}
+	v.mu.Unlock()
+	for _, t := range late {
+		if v.Parking.remove(t) {
+			v.mu.Lock()
+			delete(v.parked, t)
+			v.mu.Unlock()
+			v.refuseRest(t.it, Late)
+		}
+	}
+}
+
+// refuseRest refuses all that remains of an item.
+func (v *serving) refuseRest(it item, r Reason) {
+	n := uint32(it.w.blocks()) - it.at
+	if !it.name.IsZero() {
+		n = 1
+	}
+	v.refuseOpen(it.w.ID, it.w.First+it.at, n, r)
+}
+
+// step answers one block of an item, and queues what remains of it.
+func (v *serving) step(ctx context.Context, it item) error {
+	name := it.name
+	if it.w.Count == 0 {
+		name = it.w.Name
+	}
+	if !name.IsZero() {
+		return v.send(ctx, it, name)
+	}
+	m, ok := v.manifest(ctx, it.w.Name)
+	switch {
+	case !ok:
+		v.absent(ctx, it, it.w.Name)
+		return nil
+	case int64(it.w.First)+int64(it.w.Count) > int64(len(m.Blocks)):
+		v.refuseRest(it, Wrong)
+		return nil
+	}
+	one := it
+	one.name = m.Blocks[it.w.First+it.at].Digest
+	if it.at++; it.at < it.w.Count {
+		v.mu.Lock()
+		heap.Push(&v.queue, it)
+		v.mu.Unlock()
+	}
+	return v.send(ctx, one, one.name)
+}
+
+// manifest reads a manifest and keeps the last few.
+func (v *serving) manifest(ctx context.Context, name forgeyard.Digest) (cas.Manifest, bool) {
+	for i, k := range v.manifests {
+		if k.name == name {
+			v.manifests = slices.Insert(slices.Delete(v.manifests, i, i+1), 0, k)
+			return k.m, true
+		}
+	}
+	m, err := v.Source.Manifest(ctx, name)
+	if err != nil {
+		return m, false
+	}
+	v.manifests = slices.Insert(v.manifests, 0, kept{name, m})
+	v.manifests = v.manifests[:min(len(v.manifests), keptManifests)]
+	return m, true
+}
+
+// send answers one block with its bytes, or as one that is absent.
+func (v *serving) send(ctx context.Context, it item, name forgeyard.Digest) error {
+	k := key{it.w.ID, it.w.First + it.at}
+	v.mu.Lock()
+	_, open := v.open[k]
+	v.mu.Unlock()
+	if !open {
+		return nil
+	}
+	n, err := v.Source.Block(ctx, name, v.buf[headSize:], it.w.Check)
+	if err != nil || n == 0 {
+		v.absent(ctx, it, name)
+		return nil
+	}
+	if err := v.pace(ctx, it.w.Priority, n); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	open = v.answered(k)
+	v.mu.Unlock()
+	if !open {
+		return nil
+	}
+	head{kindBlock, k.id, k.index, uint32(n)}.append(v.buf[:0])
+	if err := v.put(v.buf[:headSize+n]); err != nil {
+		return err
+	}
+	if v.Sent != nil {
+		v.Sent(n)
+	}
+	return nil
+}
+
+// pace waits for the peer's share of the line. What is urgent only pays for it.
+func (v *serving) pace(ctx context.Context, p Priority, n int) error {
+	if v.Pace == nil {
+		return nil
+	}
+	d := v.Pace(n)
+	if d <= 0 || p >= Urgent {
+		return nil
+	}
+	if err := v.flush(); err != nil {
+		return err
+	}
+	select {
+	case <-v.Clock.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Canceled
+	}
+}
+
+// absent parks an item until name is here, or refuses it.
+func (v *serving) absent(ctx context.Context, it item, name forgeyard.Digest) {
+	if it.by.IsZero() {
+		v.refuseRest(it, Absent)
+		return
+	}
+	if v.Clock.Now() >= it.by {
+		v.refuseRest(it, Late)
+		return
+	}
+	t := &ticket{s: v, name: name, it: it}
+	v.mu.Lock()
+	v.parked[t] = struct{}{}
+	v.mu.Unlock()
+	v.Parking.add(t)
+	// It may have come between the look and the ticket. One byte is enough to know.
+	if n, err := v.Source.Block(ctx, name, v.buf[headSize:], false); err == nil && n > 0 && v.Parking.remove(t) {
+		v.unpark(t)
+	}
+}
+
+// put writes bytes: small ones with others, large ones by themselves.
+func (v *serving) put(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	v.dog.bound(&v.dog.write, len(b)+v.w.Buffered())
+	defer v.dog.write.Store(0)
+	if len(b) > writeBuffer/2 {
+		if err := v.w.Flush(); err != nil {
+			return err
+		}
+		_, err := v.conn.Write(b)
+		return err
+	}
+	_, err := v.w.Write(b)
+	return err
+}
+
+func (v *serving) flush() error {
+	if v.w.Buffered() == 0 {
+		return nil
+	}
+	v.dog.bound(&v.dog.write, v.w.Buffered())
+	defer v.dog.write.Store(0)
+	return v.w.Flush()
+}
