@@ -228,6 +228,7 @@ func (g *Gossip) memberlistConfig() (*memberlist.Config, error) {
 	c.Name, c.Label, c.SecretKey = string(g.cfg.RunnerID), string(g.cfg.SiteID), slices.Clone(g.cfg.Key.Reveal())
 	c.TCPTimeout = 5 * time.Second
 	c.PushPullInterval = 15 * time.Second
+	c.EnableCompression = false // a table of many kilobytes is made for each packet, and packets are small; who sends them packed is understood
 	c.ProbeInterval = probeInterval
 	c.DeadNodeReclaimTime = time.Second // a restarted node may come back on another port
 	c.LogOutput, c.Logger = nil, log.New(logWriter{g.cfg.Logger}, "", 0)

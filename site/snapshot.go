@@ -2,6 +2,7 @@ package site
 
 import (
 	"io"
+	"slices"
 	"sort"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -97,11 +98,13 @@ func (s *State) image() image {
 	if s.Step != s.Index {
 		im.Step = s.Step
 	}
+	im.Events = slices.Grow(im.Events, s.Events.Len()) // nil where there are none: those are other bytes
 	for _, r := range im.Runs {
 		for _, e := range s.Events.From(EventKey(r.ID)) {
 			im.Events = append(im.Events, eventRow{r.ID, e})
 		}
 	}
+	im.Requests = slices.Grow(im.Requests, s.Requests.Len())
 	for id, r := range s.Requests.All() {
 		im.Requests = append(im.Requests, requestRow{id, r})
 	}

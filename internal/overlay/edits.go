@@ -115,6 +115,11 @@ var files = []file{
 		{"const haveSysmon = GOARCH != \"wasm\"", "const haveSysmon = false"},
 		{"if pp.schedtick%61 == 0 && !sched.runq.empty() {", "if !simOn && pp.schedtick%61 == 0 && !sched.runq.empty() {"},
 	}},
+	// A collection empties the pools of package sync, and what is made anew instead of taken
+	// out of one may draw: when garbage is collected must not be seen.
+	{name: "runtime/mgc.go", edits: []edit{
+		{"\tif poolcleanup != nil {\n", "\tif poolcleanup != nil && !simOn {\n"},
+	}},
 	// Hashes of map keys, the same on every 64-bit machine.
 	{name: "runtime/alg.go", edits: []edit{
 		{"func alginit() {\n", "func alginit() {\n\tfor i := range hashkey {\n\t\thashkey[i] = uintptr(bootstrapRand())\n\t}\n\treturn\n"},

@@ -53,8 +53,9 @@ const (
 	nothing = "-"
 )
 
-// hashEvery is how many steps lie between two states that are hashed.
-const hashEvery = 64
+// hashEvery is how many steps lie between two states that are hashed: commands are compared
+// at each, and the machines compare states themselves (decision 26g) more often than this.
+const hashEvery = 256
 
 func newChecks(w *world) *checks {
 	return &checks{w: w, stepOf: map[forgeyard.MessageID]uint64{}, hashes: map[uint64][32]byte{}, terms: map[uint64]*process{}, head: &site.State{}, newest: map[forgeyard.JobID]forgeyard.Authority{}, begun: map[start]bool{}}

@@ -107,17 +107,21 @@ func (t *gossiper) WriteTo(b []byte, addr string) (time.Time, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	to := n.ports[addr]
-	if t.shut || to == nil || !n.passes(t.m.name, to.name) {
+	if t.shut || to == nil {
+		return now, nil
+	}
+	way := n.link(t.m.name, to.name)
+	if !way.passes() {
 		return now, nil
 	}
 	packet := &memberlist.Packet{Buf: slices.Clone(b), From: simAddr(t.m.gossipAddr())}
-	time.AfterFunc(n.delay(t.m.name, to.name), func() { to.p.gossiper.arrive(packet, t.m.name) })
+	time.AfterFunc(n.delay(way), func() { to.p.gossiper.arrive(packet, way) })
 	return now, nil
 }
 
-func (t *gossiper) arrive(packet *memberlist.Packet, from string) {
+func (t *gossiper) arrive(packet *memberlist.Packet, way *link) {
 	t.n.mu.Lock()
-	lost := t.shut || !t.n.passes(from, t.m.name)
+	lost := t.shut || !way.passes()
 	t.n.mu.Unlock()
 	if lost {
 		return

@@ -71,14 +71,14 @@ func (m *machine) stopped() bool {
 	return m.clk.stopped != nil
 }
 
-// stopped reports whether the machine at that address stands still.
-func (w *world) stopped(addr string) bool {
+// machine is the one of that name.
+func (w *world) machine(name string) *machine {
 	for _, m := range w.nodes {
-		if m.name == addr {
-			return m.stopped()
+		if m.name == name {
+			return m
 		}
 	}
-	return false
+	panic("no machine is called " + name)
 }
 
 // reach is the process that answers at an address.
@@ -171,6 +171,7 @@ type process struct {
 	w        *world
 	m        *machine
 	session  forgeyard.SessionID
+	dir      string // its snapshots
 	ctx      context.Context
 	cancel   context.CancelFunc
 	dead     atomic.Bool // it crashed: nothing that it still does counts
@@ -197,7 +198,7 @@ func (m *machine) start() (*process, error) {
 		m.dir = fmt.Sprintf("%s.%d", m.name, m.lives)
 	}
 	p := &process{
-		w: m.w, m: m, session: forgeyard.SessionID(fmt.Sprintf("%s/%d", m.name, m.lives)), replica: replica.New(),
+		w: m.w, m: m, session: forgeyard.SessionID(fmt.Sprintf("%s/%d", m.name, m.lives)), dir: m.dir, replica: replica.New(),
 		renewNow: make(chan struct{}, 1), kick: make(chan struct{}, 1), book: agent.NewBook(), execs: map[forgeyard.LeaseID]*execution{},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -208,7 +209,7 @@ func (m *machine) start() (*process, error) {
 		state = f(m.id, m.lives, state)
 	}
 	g, err := consensus.Open(consensus.Config{
-		Dir: m.dir, LocalID: string(m.runner), LocalAddr: m.name, Layer: p.port, FSM: state, Clock: m.clk, Log: verbose(m.name),
+		Dir: p.dir, LocalID: string(m.runner), LocalAddr: m.name, Layer: p.port, FSM: state, Clock: m.clk, Log: verbose(m.name),
 		Timings: m.w.shape.timings(m.id), SnapshotAfter: m.w.shape.snapshotAfter, TrailingLogs: m.w.shape.trailing,
 		TermOf: p.termOf, HashOf: p.hashOf, StateVersion: "sim", OnEvent: p.event, Batches: func() bool { return m.w.shape.batches },
 		Seam: &seam.Parts{Off: m.w.faults.Off, Open: func(string) (seam.Store, error) { return m.disk.open() }, Between: p.between},
@@ -255,7 +256,13 @@ func (p *process) run() {
 func (p *process) abandon() {
 	p.cancel()
 	p.killAll()
-	p.w.tasks.Go(func() { p.end() })
+	left := p.dir
+	p.w.tasks.Go(func() {
+		p.end()
+		if err := os.RemoveAll(left); err != nil {
+			p.w.fail("progress", "what %s left cannot be removed: %v", p.session, err)
+		}
+	})
 }
 
 // close ends the process as an orderly stop does.

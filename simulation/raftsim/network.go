@@ -28,9 +28,10 @@ type network struct {
 }
 
 type link struct {
-	cut  bool
-	shut bool          // new streams are refused; this link's alone, whatever the rest does
-	clog time.Duration // up to this much more delay
+	from, to *machine
+	cut      bool
+	shut     bool          // new streams are refused; this link's alone, whatever the rest does
+	clog     time.Duration // up to this much more delay
 }
 
 func newNetwork(w *world, rng *rand.Rand) *network {
@@ -40,23 +41,21 @@ func newNetwork(w *world, rng *rand.Rand) *network {
 // link is called with mu held.
 func (n *network) link(from, to string) *link {
 	k := [2]string{from, to}
-	if n.links[k] == nil {
-		n.links[k] = &link{}
+	l := n.links[k]
+	if l == nil {
+		l = &link{from: n.w.machine(from), to: n.w.machine(to)}
+		n.links[k] = l
 	}
-	return n.links[k]
+	return l
 }
 
-// passes reports whether anything arrives. Called with mu held.
-func (n *network) passes(from, to string) bool {
-	if n.w.stopped(from) || n.w.stopped(to) {
-		return false
-	}
-	return !n.link(from, to).cut
-}
+// passes reports whether anything arrives. Called with the network's lock held.
+func (l *link) passes() bool { return !l.cut && !l.from.stopped() && !l.to.stopped() }
 
-func (n *network) delay(from, to string) time.Duration {
+// delay draws one. Called with mu held.
+func (n *network) delay(l *link) time.Duration {
 	d := 300*time.Microsecond + time.Duration(n.rng.Int64N(int64(n.w.shape.latency)))
-	if c := n.link(from, to).clog; c > 0 {
+	if c := l.clog; c > 0 {
 		d += time.Duration(n.rng.Int64N(int64(c)))
 	}
 	return d
@@ -116,7 +115,7 @@ func (n *network) heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.links {
-		*l = link{}
+		*l = link{from: l.from, to: l.to}
 	}
 	n.tell()
 }
@@ -136,7 +135,8 @@ var errSilent = errors.New("no answer came")
 // until ctx ends.
 func (n *network) leg(ctx context.Context, from, to string) error {
 	n.mu.Lock()
-	pass, d := n.passes(from, to), n.delay(from, to)
+	l := n.link(from, to)
+	pass, d := l.passes(), n.delay(l)
 	n.mu.Unlock()
 	if pass {
 		t := time.NewTimer(d)
@@ -144,7 +144,7 @@ func (n *network) leg(ctx context.Context, from, to string) error {
 		select {
 		case <-t.C:
 			n.mu.Lock()
-			pass = n.passes(from, to)
+			pass = l.passes()
 			n.mu.Unlock()
 			if pass {
 				return nil
@@ -294,8 +294,8 @@ func (l *port) dial(name, at string, timeout time.Duration) (net.Conn, error) {
 	if l.shut || peer == nil || l.n.link(l.name, name).shut {
 		return nil, errRefused
 	}
-	a := &stream{n: l.n, from: l.name, to: name, wake: make(chan struct{}, 1)}
-	b := &stream{n: l.n, from: name, to: l.name, wake: make(chan struct{}, 1)}
+	a := &stream{n: l.n, from: l.name, to: name, out: l.n.link(l.name, name), wake: make(chan struct{}, 1)}
+	b := &stream{n: l.n, from: name, to: l.name, out: l.n.link(name, l.name), wake: make(chan struct{}, 1)}
 	a.peer, b.peer = b, a
 	a.of, b.of = l, peer
 	l.open = append(l.open, a)
@@ -309,8 +309,11 @@ type stream struct {
 	n        *network
 	of       *port
 	from, to string // this end, the other
+	out      *link  // from this end to the other
 	peer     *stream
 	wake     chan struct{} // capacity 1
+	alarm    *time.Timer   // of a Read that waits
+	rings    time.Time     // when it does; zero: nobody waits for it
 
 	arriving []chunk // towards this end, in their order
 	closed   bool    // by the other end, once all has arrived
@@ -336,60 +339,84 @@ func (s *stream) poke() {
 
 var errReset = errors.New("connection reset by peer")
 
-// ready looks whether Read can return, and for how long it should wait otherwise.
-// Called with the lock held.
-func (s *stream) ready(now time.Time) (wait time.Duration, err error, ok bool) {
-	wait = time.Hour
+// ready looks whether Read can return, and when it should look again otherwise; zero: when
+// it is told to. Called with the lock held.
+func (s *stream) ready(now time.Time) (at time.Time, err error, ok bool) {
 	switch {
 	case s.gone || s.n.closed:
-		return 0, net.ErrClosed, true
+		return at, net.ErrClosed, true
 	case !s.readBy.IsZero() && !now.Before(s.readBy):
-		return 0, os.ErrDeadlineExceeded, true
-	case !s.readBy.IsZero():
-		wait = s.readBy.Sub(now)
+		return at, os.ErrDeadlineExceeded, true
 	}
-	if !s.n.passes(s.to, s.from) {
-		return wait, nil, false
+	at = s.readBy
+	if !s.peer.out.passes() {
+		return at, nil, false
 	}
 	switch {
 	case s.reset:
-		return 0, errReset, true
+		return at, errReset, true
 	case len(s.arriving) > 0 && !now.Before(s.arriving[0].at):
-		return 0, nil, true
+		return at, nil, true
 	case len(s.arriving) > 0:
-		return min(wait, s.arriving[0].at.Sub(now)), nil, false
+		return sooner(at, s.arriving[0].at), nil, false
 	case s.closed:
-		return 0, io.EOF, true
+		return at, io.EOF, true
 	}
-	return wait, nil, false
+	return at, nil, false
 }
 
-// Read implements net.Conn.
+// sooner is the earlier of two times, of which zero is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Read implements net.Conn. One goroutine reads.
 func (s *stream) Read(b []byte) (int, error) {
 	for {
 		s.n.mu.Lock()
-		wait, err, ok := s.ready(time.Now())
-		if ok && err == nil {
-			k := copy(b, s.arriving[0].data)
-			if s.arriving[0].data = s.arriving[0].data[k:]; len(s.arriving[0].data) == 0 {
-				s.arriving = s.arriving[1:]
+		at, err, ok := s.ready(time.Now())
+		if ok {
+			s.rings = time.Time{}
+			if err == nil {
+				k := copy(b, s.arriving[0].data)
+				if s.arriving[0].data = s.arriving[0].data[k:]; len(s.arriving[0].data) == 0 {
+					s.arriving = s.arriving[1:]
+				}
+				s.n.mu.Unlock()
+				return k, nil
 			}
 			s.n.mu.Unlock()
-			return k, nil
-		}
-		changed := s.n.changed
-		s.n.mu.Unlock()
-		if ok {
 			return 0, err
 		}
-		t := time.NewTimer(wait)
+		s.set(at)
+		changed := s.n.changed
+		s.n.mu.Unlock()
 		select {
 		case <-s.wake:
 		case <-changed:
-		case <-t.C:
+		case <-s.alarm.C:
 		}
-		t.Stop()
 	}
+}
+
+// never is a while that no run lasts.
+const never = 1000 * time.Hour
+
+// set lets the alarm of a waiting Read ring. Called with the lock held.
+func (s *stream) set(at time.Time) {
+	d := never
+	if !at.IsZero() {
+		d = time.Until(at)
+	}
+	if s.alarm == nil {
+		s.alarm = time.NewTimer(d)
+	} else {
+		s.alarm.Reset(d)
+	}
+	s.rings = time.Now().Add(d)
 }
 
 // Write implements net.Conn. It never waits: what is on its way is bounded by how much
@@ -405,12 +432,15 @@ func (s *stream) Write(b []byte) (int, error) {
 	case s.orphan:
 		return len(b), nil // nobody says that it does not arrive
 	}
-	at := time.Now().Add(s.n.delay(s.from, s.to))
-	if k := len(s.peer.arriving); k > 0 && s.peer.arriving[k-1].at.After(at) {
-		at = s.peer.arriving[k-1].at
+	at := time.Now().Add(s.n.delay(s.out))
+	p := s.peer
+	if k := len(p.arriving); k > 0 && p.arriving[k-1].at.After(at) {
+		at = p.arriving[k-1].at
 	}
-	s.peer.arriving = append(s.peer.arriving, chunk{at, slices.Clone(b)})
-	s.peer.poke()
+	p.arriving = append(p.arriving, chunk{at, slices.Clone(b)})
+	if !p.rings.IsZero() && at.Before(p.rings) {
+		p.set(at) // who waits for these bytes wakes when they are there
+	}
 	return len(b), nil
 }
 

@@ -55,6 +55,7 @@ type Options struct {
 func Run(seed uint64, o Options) Result {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	runtime.GC() // a collection that is under way would run on beside us
+	runtime.GC() // the first leaves what pools hold for one more
 	seedChance(seed)
 	w := newWorld(seed, o)
 	w.boot()
@@ -157,16 +158,17 @@ func (w *world) count(f func(*Result)) {
 }
 
 // collectAt is how much may be allocated before garbage is collected.
-const collectAt = 256 << 20
+const collectAt = 64 << 20
 
 // sleep lets virtual time pass. Garbage is collected in between, while everybody waits:
-// the collector's own goroutines would else run among theirs, by the real clock.
+// the collector's own goroutines would else run among theirs, by the real clock. We wait
+// for them whether it is collected or not, so that nobody can tell.
 func (w *world) sleep(d time.Duration) {
 	for end := w.now() + d; w.now() < end && !w.failed(); {
 		time.Sleep(min(time.Second, end-w.now()))
+		synctest.Wait()
 		var m runtime.MemStats
 		if runtime.ReadMemStats(&m); m.HeapAlloc > collectAt {
-			synctest.Wait()
 			runtime.GC()
 		}
 	}
