@@ -125,6 +125,7 @@ bench: build ## measure and print ratios (SUITE=name for one)
 
 .PHONY: soak
 soak: build ## fresh seeds of nets 2 and 3, the end-to-end suite and ten minutes of partitions, over and over for SOAK=60 minutes
+	@scripts/setup.sh soak
 	FORGEYARD_BIN=$(CURDIR)/bin scripts/soak.sh
 
 .PHONY: generate

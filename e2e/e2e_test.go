@@ -100,7 +100,7 @@ func TestStories(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_STATE_HOME", e.WorkDir)
 			e.Setenv("FORGEYARD_DATA_DIR", filepath.Join(e.WorkDir, "nobody"))
-			return nil
+			return withModule(e)
 		},
 		Condition: func(cond string) (bool, error) {
 			switch cond {
@@ -115,6 +115,22 @@ func TestStories(t *testing.T) {
 					return false, fmt.Errorf("%w: CI skips no story; make setup installs bubblewrap", err)
 				}
 				return err == nil, nil
+			case "ccache":
+				_, err := exec.LookPath("ccache")
+				if err == nil {
+					_, err = exec.LookPath("gcc")
+				}
+				if err != nil && needs.CI() {
+					return false, fmt.Errorf("%w: CI skips no story; make setup installs ccache and gcc", err)
+				}
+				return err == nil, nil
+			case "bazel":
+				// It brings a JDK, so only the soak installs it; whoever asked for it misses it.
+				_, err := exec.LookPath("bazel")
+				if err != nil && os.Getenv("FORGEYARD_BAZEL") != "" {
+					return false, fmt.Errorf("%w: scripts/setup.sh soak installs bazel-bootstrap", err)
+				}
+				return err == nil, nil
 			}
 			return false, fmt.Errorf("no condition %q", cond)
 		},
@@ -125,6 +141,21 @@ func TestStories(t *testing.T) {
 			"died": died, "damage": damage, "cut": cut,
 		},
 	})
+}
+
+// withModule says where this module and those that it needs are: a real one to build.
+func withModule(e *testscript.Env) error {
+	repo, err := filepath.Abs("..")
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command("go", "env", "GOMODCACHE").Output()
+	if err != nil {
+		return fmt.Errorf("go env: %w", err)
+	}
+	e.Setenv("REPO", repo)
+	e.Setenv("GOMODCACHE", strings.TrimSpace(string(out)))
+	return nil
 }
 
 // fy runs a command of a node.

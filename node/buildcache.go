@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,8 +36,11 @@ const cacheLookup = 400 * time.Millisecond
 const cacheUpkeep = time.Hour
 
 // openBuildCache makes the cache, if the configuration wants one.
-func (n *Node) openBuildCache(context.Context, *closers) error {
+func (n *Node) openBuildCache(_ context.Context, cl *closers) error {
 	cfg := n.cfg.Settings.CacheAPI
+	if err := removeFile(n.dir.join(fileCacheAddress)); err != nil {
+		return err
+	}
 	if !cfg.On() {
 		return nil
 	}
@@ -55,6 +59,7 @@ func (n *Node) openBuildCache(context.Context, *closers) error {
 		return err
 	}
 	n.cache = cache
+	cl.add(func() error { return removeFile(n.dir.join(fileCacheAddress)) })
 	n.cacheMetrics(n.metrics.registry)
 	return nil
 }
@@ -81,7 +86,8 @@ func (n *Node) listenCache() (net.Listener, http.Handler, error) {
 		return nil, nil, forgeyard.E("cache API", forgeyard.Conflict, err).WithHint("choose another address in cache_api.listen, port 0 takes a free one")
 	}
 	n.ports.keep("cache", portOfAddr(l.Addr().String()))
-	if err := n.ports.save(); err != nil {
+	err = errors.Join(n.ports.save(), writeFile(n.dir.join(fileCacheAddress), []byte(l.Addr().String()+"\n"), 0o644))
+	if err != nil {
 		return nil, nil, errors.Join(err, l.Close())
 	}
 	mux := http.NewServeMux()
@@ -131,6 +137,20 @@ func CacheTokens(dir string) (string, error) {
 		return "", forgeyard.E(op, kindOfIO(err), err)
 	}
 	return text, nil
+}
+
+// CacheAddress is where the build cache of a data dir's daemon answers. It stands in a file,
+// so that finding it waits for nothing: a node that has no quorum still has its cache. A
+// killed daemon leaves the file; nobody answers there then.
+func CacheAddress(dir string) (string, error) {
+	b, err := os.ReadFile((&dataDir{path: dir}).join(fileCacheAddress))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", forgeyard.Errorf("cache API", forgeyard.Unavailable, "no daemon in %s serves one", dir).WithHint("set cache_api.listen in its node.yaml and start it")
+	}
+	if err != nil {
+		return "", forgeyard.E("cache API", kindOfIO(err), err)
+	}
+	return strings.TrimSpace(string(b)), nil
 }
 
 // cachePeers are the other members, as a build cache sees them.

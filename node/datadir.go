@@ -29,7 +29,8 @@ const (
 	fileControl    = "control.sock"
 	filePorts      = "ports"
 
-	fileCacheTokens = "cache-tokens"
+	fileCacheTokens  = "cache-tokens"
+	fileCacheAddress = "cache-address" // where the build cache answers, while it does
 )
 
 // dataDir is a locked data directory.

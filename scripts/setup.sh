@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh          for building and testing
 #   scripts/setup.sh generate also for `make generate`
+#   scripts/setup.sh soak     also for `make soak`: Bazel, which brings a JDK
 #
 # As root it installs Debian packages itself; as anyone else it says which.
 set -euo pipefail
@@ -85,6 +86,10 @@ want mkfs.xfs xfsprogs # disks that clone files, one of them with exceptions
 want mkfs.btrfs btrfs-progs
 want mount.exfat-fuse exfat-fuse # a disk that takes two names for one
 want mkfs.exfat exfatprogs
+want ccache ccache    # a client of the build cache
+want gcc gcc          # what it caches
+[ -e /usr/include/stdio.h ] || need+=(libc6-dev)
+if [ "${1:-}" = soak ]; then want bazel bazel-bootstrap; fi
 if [ "${1:-}" = generate ]; then want protoc protobuf-compiler; fi
 install
 go_is_new || bootstrap

@@ -11,6 +11,7 @@ minutes=${SOAK:-60}
 seed=${FIRST:-$(date +%s)}
 batch=${BATCH:-2000}
 raftseeds=${RAFTSEEDS:-200}
+export FORGEYARD_BAZEL=1 # its story is told too
 export CI=${CI:-true} # what a test needs must be there
 first=$seed
 rounds=0

@@ -107,6 +107,19 @@ func FuzzResult(f *testing.F) {
 	})
 }
 
+// Names stand in stores and are asked for by members of other versions: these never change.
+func TestKeysOfVersion1(t *testing.T) {
+	for want, n := range map[string]cas.Name{
+		"2 f08a9f156c90a4d9e4a34945e65208d5f6e050f8aec57956f4ea4a26400994bc": cacheapi.ActionKey("", sha([]byte("a"))),
+		"2 dca94a7f8ab11afa463f891e720c83dd841ed71f75632fedd6efe5f755f8a290": cacheapi.ActionKey("i", b3([]byte("a"))),
+		"3 4ac063ac1f49457066e9cf1681d29369dd171456a9d99a6d9812bbd313ba4b7b": cacheapi.ValueKey("go", "ac/"+hashOfA),
+	} {
+		if got := fmt.Sprintf("%d %x", n.Space, n.Key); got != want {
+			t.Errorf("%s, was %s", got, want)
+		}
+	}
+}
+
 func TestTokens(t *testing.T) {
 	n := byte(0)
 	text := cacheapi.NewTokens(func(b []byte) {

@@ -336,6 +336,18 @@ func FuzzConversation(f *testing.F) {
 	})
 }
 
+// Entries stand in folders and in sites: this never changes.
+func TestEntryOfVersion1(t *testing.T) {
+	e := entry{output: []byte{0, 255}, size: 7, time: time.Unix(1, 5)}
+	if got := string(e.encode()); got != "go1 00ff 7 1000000005\n" {
+		t.Errorf("%q", got)
+	}
+	got, err := parseEntry(e.encode())
+	if err != nil || !bytes.Equal(got.output, e.output) || got.size != 7 || !got.time.Equal(e.time) {
+		t.Errorf("%+v %v", got, err)
+	}
+}
+
 // An entry is refused, or is written as it came.
 func FuzzEntry(f *testing.F) {
 	f.Add([]byte("go1 00ff 3 4\n"))

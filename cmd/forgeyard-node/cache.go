@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/forgeyard/forgeyard-node"
-	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/cas/cacheapi"
 	"github.com/forgeyard/forgeyard-node/cas/gocache"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
@@ -78,7 +77,7 @@ func (a *app) gocacheCommand() *cobra.Command {
   GOCACHEPROG="forgeyard-node gocache --cache 127.0.0.1:7446 --token-file ~/.cache-token --stats /tmp/hits.json" go test ./...`,
 		Exits: []int{1, 2, 130},
 		Run: func(ctx context.Context, _ []string) error {
-			cfg, err := a.gocacheConfig(ctx, at, dir)
+			cfg, err := a.gocacheConfig(at, dir)
 			if err != nil {
 				return err
 			}
@@ -98,7 +97,7 @@ func (a *app) gocacheCommand() *cobra.Command {
 
 // gocacheConfig finds folder, node and token. A daemon that does not answer is no error: a
 // build must not stand still for want of its cache.
-func (a *app) gocacheConfig(ctx context.Context, at, dir string) (gocache.Config, error) {
+func (a *app) gocacheConfig(at, dir string) (gocache.Config, error) {
 	cfg := gocache.Config{Dir: dir, Log: slog.New(slog.NewTextHandler(a.Err, nil))}
 	if dir == "" {
 		base, err := os.UserCacheDir()
@@ -116,7 +115,7 @@ func (a *app) gocacheConfig(ctx context.Context, at, dir string) (gocache.Config
 	case "off":
 		return cfg, nil
 	case "":
-		at = a.cacheOfDaemon(ctx)
+		at = a.cacheOfDaemon()
 	}
 	cfg.Node = at
 	cfg.Token, err = a.cacheTokenOf()
@@ -124,21 +123,12 @@ func (a *app) gocacheConfig(ctx context.Context, at, dir string) (gocache.Config
 }
 
 // cacheOfDaemon is the address of the daemon's build cache, empty when there is none.
-func (a *app) cacheOfDaemon(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	c, err := a.connect(ctx)
-	if err == nil {
-		var s *forgeyardv1.NodeStatus
-		if s, err = unary(ctx, c.node.Status, &forgeyardv1.NodeStatusRequest{}); err == nil {
-			if at := s.GetAddresses().GetCacheApi(); at != "" {
-				return at
-			}
-			err = errors.New("its build cache is off: set cache_api.listen in node.yaml")
-		}
+func (a *app) cacheOfDaemon() string {
+	at, err := node.CacheAddress(a.dir())
+	if err != nil {
+		a.Note("no build cache of a site is used: %v", err)
 	}
-	a.Note("no build cache of a site is used: %v", err)
-	return ""
+	return at
 }
 
 // cacheTokenOf finds the token to write with. None is no error.

@@ -1,0 +1,88 @@
+package node
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/cacheapi"
+)
+
+// A member's answer binds nothing that was not asked, whatever is in it.
+func FuzzCacheClaims(f *testing.F) {
+	asked := cas.Name{Space: cas.SpaceSHA256, Key: cas.Sum([]byte("asked"))}
+	good := &forgeyardv1.CacheNamesResponse{Bindings: []*forgeyardv1.CacheBinding{
+		{Name: &forgeyardv1.CacheName{Space: 1, Key: asked.Key[:]}, Digest: cas.Sum([]byte("x")).String(), Size: 1},
+		{Name: &forgeyardv1.CacheName{Space: 2, Key: asked.Key[:]}, Digest: cas.Sum([]byte("x")).String(), Size: 1},
+		{Name: &forgeyardv1.CacheName{Space: 257, Key: asked.Key[:3]}, Digest: "b3:", Size: -1, Manifest: "?"},
+	}}
+	b, err := proto.Marshal(good)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m := &forgeyardv1.CacheNamesResponse{}
+		if proto.Unmarshal(b, m) != nil {
+			return
+		}
+		var all []cacheapi.Claim
+		for _, w := range m.Bindings {
+			if x, err := claimFromWire(w); err == nil {
+				all = append(all, cacheapi.Claim{Binding: x})
+			}
+		}
+		for _, cl := range onlyAsked(all, []cas.Name{asked}) {
+			if cl.Name != asked || cl.Ref.Digest.IsZero() || cl.Ref.Size < 0 || cl.Ref.Size > cas.MaxBlobSize {
+				t.Fatalf("%+v", cl)
+			}
+		}
+	})
+}
+
+// Tokens are made once, for this account alone, and whoever asks first makes them.
+func TestCacheTokensAreMadeOnce(t *testing.T) {
+	dir := t.TempDir()
+	first, err := CacheTokens(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := CacheTokens(dir)
+	if err != nil || again != first {
+		t.Fatalf("%q, was %q, %v", again, first, err)
+	}
+	if _, err := cacheapi.ParseTokens(first); err != nil {
+		t.Error(err)
+	}
+	st, err := os.Stat(filepath.Join(dir, "cache-tokens"))
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", st.Mode(), err)
+	}
+	if other, err := CacheTokens(t.TempDir()); err != nil || other == first {
+		t.Errorf("two nodes have one token: %v", err)
+	}
+	if _, err := CacheAddress(dir); forgeyard.KindOf(err) != forgeyard.Unavailable {
+		t.Error(err)
+	}
+}
+
+// A page that a person visits reaches a cache on loopback under its own name only, and is
+// refused.
+func TestCacheRefusesOtherHostNames(t *testing.T) {
+	h := onlyLoopback(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for host, want := range map[string]int{"127.0.0.1:7446": http.StatusOK, "localhost:7446": http.StatusOK, "[::1]:7446": http.StatusOK, "evil.example:7446": http.StatusForbidden, "10.0.0.1": http.StatusForbidden} {
+		r := httptest.NewRequest(http.MethodGet, "http://"+host+"/kv/a", nil)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("%s: %d, want %d", host, w.Code, want)
+		}
+	}
+}
