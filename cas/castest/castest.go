@@ -181,6 +181,10 @@ func putTwice(t *testing.T, s cas.Store) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		was, err := s.Stat(ctx, first.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
 		path, release, err := s.Path(ctx, first.Digest)
 		if err != nil {
 			t.Fatal(err)
@@ -193,8 +197,11 @@ func putTwice(t *testing.T, s cas.Store) {
 		if err != nil || after.Bytes != before.Bytes || after.Objects != before.Objects {
 			t.Fatalf("%+v, then %+v %v", before, after, err)
 		}
+		if is, err := s.Stat(ctx, first.Digest); err != nil || !is.Stored.Equal(was.Stored) {
+			t.Fatalf("written again: %s, then %s %v", was.Stored, is.Stored, err)
+		}
 		same, release, err := s.Path(ctx, first.Digest)
-		if err != nil || same != path {
+		if err != nil || (same != path && n > cas.BlockSize) { // a small object may have no file of its own
 			t.Fatalf("written again: %s, then %s %v", path, same, err)
 		}
 		release()

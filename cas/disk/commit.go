@@ -19,7 +19,8 @@ import (
 type file struct {
 	digest forgeyard.Digest
 	size   int64
-	tmp    string // where its sealed bytes are; "": it bears its name already
+	inline []byte // the bytes of a small object, which has no file
+	tmp    string // where its sealed bytes are; "" without inline: it bears its name already
 	gen    uint64 // with tmp empty: the generation that was found and hashed; 0: the indexed one
 
 	placed string // path it was renamed to by this commit
@@ -87,7 +88,7 @@ func (s *Store) commitBatch(batch []*job) {
 		if err := s.place(j, seen, dirs); err != nil {
 			s.undo([]*job{j}, err)
 			for _, f := range j.files {
-				if f.placed != "" {
+				if f.placed != "" || f.inline != nil {
 					delete(seen, f.digest)
 				}
 			}
@@ -100,7 +101,7 @@ func (s *Store) commitBatch(batch []*job) {
 	if !s.cfg.NoSync {
 		s.noteSynced(batch)
 	}
-	err := s.update(func(u *update) error {
+	err := s.write(anyDurable(batch), func(u *update) error {
 		for _, j := range batch {
 			if j.err != nil {
 				continue
@@ -109,19 +110,30 @@ func (s *Store) commitBatch(batch []*job) {
 				return err
 			}
 		}
-		return metaPut(u.Bucket(bMeta), "gen", s.gen)
+		u.setMeta("gen", s.gen)
+		return nil
 	})
 	if err != nil {
 		s.undo(batch, err)
 	}
 }
 
+// anyDurable reports whether somebody waits for a sync; the others share it.
+func anyDurable(batch []*job) bool {
+	return slices.ContainsFunc(batch, func(j *job) bool { return j.class == cas.Durable })
+}
+
 // place renames the job's files. seen has the digests that this batch brought.
 func (s *Store) place(j *job, seen map[forgeyard.Digest]uint64, dirs map[string]struct{}) error {
 	for i := range j.files {
 		f := &j.files[i]
-		if _, twice := seen[f.digest]; twice || (f.tmp != "" && s.present(f.digest)) {
+		if _, twice := seen[f.digest]; twice || ((f.tmp != "" || f.inline != nil) && s.present(f.digest)) {
 			f.skip = true
+			continue
+		}
+		if f.inline != nil {
+			s.gen++
+			f.gen, seen[f.digest] = s.gen, s.gen
 			continue
 		}
 		if f.tmp == "" {
@@ -210,6 +222,14 @@ func (s *Store) syncPaths(paths []string) error {
 	return g.Wait()
 }
 
+// syncDir makes the names in one folder safe.
+func (s *Store) syncDir(dir string) error {
+	if s.cfg.NoSync {
+		return nil
+	}
+	return syncPath(dir)
+}
+
 // noteSynced remembers the folders whose names are safe now.
 func (s *Store) noteSynced(batch []*job) {
 	for _, j := range batch {
@@ -223,7 +243,7 @@ func (s *Store) noteSynced(batch []*job) {
 
 // index writes what the job brought.
 func (s *Store) index(u *update, j *job) error {
-	now := s.cfg.Clock.Wall().UnixNano()
+	now := s.cfg.Clock.Wall()
 	for i, f := range j.files {
 		r, ok := u.record(f.digest)
 		if f.skip {
@@ -236,15 +256,20 @@ func (s *Store) index(u *update, j *job) error {
 			if ok {
 				u.bytes, u.objects = u.bytes-r.Size, u.objects-1
 			}
-			r = record{Size: f.size, Gen: f.gen, Stored: now, Session: s.session, Synced: j.class == cas.Durable, Manifests: r.Manifests}
+			if r.Inline && f.inline == nil {
+				u.drop(tInline, f.digest[:])
+			}
+			r = record{Size: f.size, Gen: f.gen, Stored: now.UnixNano(), Used: hourOf(now), Synced: j.class == cas.Durable, Inline: f.inline != nil, Manifests: r.Manifests}
+			if f.inline != nil {
+				u.put(tInline, f.inline, f.digest[:])
+			}
+			u.drop(tGone, f.digest[:])
 			u.bytes, u.objects = u.bytes+f.size, u.objects+1
 			if i == 0 {
 				u.bytes -= j.counted
 			}
 		}
-		if err := u.putRecord(f.digest, r); err != nil {
-			return err
-		}
+		u.putRecord(f.digest, r)
 	}
 	for _, p := range j.proved {
 		if err := u.prove(p); err != nil {
@@ -252,9 +277,7 @@ func (s *Store) index(u *update, j *job) error {
 		}
 	}
 	if !j.sha.IsZero() {
-		if err := u.putName(cas.Name{Space: cas.SpaceSHA256, Key: j.sha}, nameRecord{Ref: j.ref, Hour: hourOf(s.cfg.Clock.Wall())}); err != nil {
-			return err
-		}
+		u.putName(cas.Name{Space: cas.SpaceSHA256, Key: j.sha}, nameRecord{Ref: j.ref, Hour: hourOf(now)})
 	}
 	if j.partial.IsZero() {
 		return nil
@@ -262,7 +285,8 @@ func (s *Store) index(u *update, j *job) error {
 	if j.files[0].skip {
 		u.bytes -= j.counted // the blob is here from elsewhere; the partial's bytes go
 	}
-	return u.dropPartial(j.partial, j.proved[0].m)
+	u.dropPartial(j.partial, j.proved[0].m)
+	return nil
 }
 
 // prove connects a manifest with its blob.
@@ -272,7 +296,8 @@ func (u *update) prove(p proof) error {
 		return fmt.Errorf("%s is not indexed", p.whole)
 	}
 	if r.hasManifest(p.digest) && (!p.plain || r.Manifests[0] == p.digest) {
-		return u.addBlocks(p.m, p.whole)
+		u.addBlocks(p.m, p.whole)
+		return nil
 	}
 	list := []forgeyard.Digest{}
 	for _, m := range r.Manifests {
@@ -286,11 +311,15 @@ func (u *update) prove(p proof) error {
 		list = append(list, p.digest)
 	}
 	r.Manifests = list
-	return errors.Join(u.putRecord(p.whole, r), u.Bucket(bManifests).Put(p.digest[:], p.whole[:]), u.addBlocks(p.m, p.whole))
+	u.putRecord(p.whole, r)
+	u.put(tManifests, p.whole[:], p.digest[:])
+	u.addBlocks(p.m, p.whole)
+	return nil
 }
 
-func (u *update) dropPartial(manifest forgeyard.Digest, m cas.Manifest) error {
-	return errors.Join(u.dropBlocks(m, manifest), u.Bucket(bPartials).Delete(manifest[:]))
+func (u *update) dropPartial(manifest forgeyard.Digest, m cas.Manifest) {
+	u.dropBlocks(m, manifest)
+	u.drop(tPartials, manifest[:])
 }
 
 // undo takes the names away again: what is not indexed was not stored. A file that

@@ -78,12 +78,12 @@ func TestC09DamagedFiles(t *testing.T) {
 		for size, b := range map[string][]byte{"small": small, "large": large} {
 			t.Run(name+" "+size, func(t *testing.T) {
 				dir := t.TempDir()
-				s, err := disk.Open(disk.Config{Dir: dir, NoSync: true})
+				s, err := disk.Open(disk.Config{Dir: dir, NoSync: true, Inline: -1})
 				must(t, err)
 				ref, other := castest.Put(t, s, b), castest.Put(t, s, []byte("untouched"))
 				must(t, s.Close())
 				f(t, blobFile(t, dir, ref.Digest))
-				s = open(t, disk.Config{Dir: dir, NoSync: true})
+				s = open(t, disk.Config{Dir: dir, NoSync: true, Inline: -1})
 				err = readAll(s, ref.Digest)
 				if k := forgeyard.KindOf(err); err == nil || (k != forgeyard.Corrupt && k != forgeyard.NotFound) {
 					t.Fatalf("reading: %v", err)
@@ -134,7 +134,7 @@ func TestTamperedBlobIsNeverServed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			s := open(t, disk.Config{Dir: dir, NoSync: true})
+			s := open(t, disk.Config{Dir: dir, NoSync: true, Inline: -1})
 			ref := castest.Put(t, s, b)
 			damage(t, blobFile(t, dir, ref.Digest), flip(cas.BlockSize+5))
 			if got, err := s.Block(ctx, m.Blocks[0].Digest); err != nil || !bytes.Equal(got, b[:cas.BlockSize]) {
@@ -150,7 +150,7 @@ func TestTamperedBlobIsNeverServed(t *testing.T) {
 	}
 	t.Run("small block", func(t *testing.T) {
 		dir := t.TempDir()
-		s := open(t, disk.Config{Dir: dir, NoSync: true})
+		s := open(t, disk.Config{Dir: dir, NoSync: true, Inline: -1})
 		ref := castest.Put(t, s, []byte("tiny"))
 		damage(t, blobFile(t, dir, ref.Digest), flip(1))
 		_, err := s.Block(ctx, ref.Digest)
@@ -158,7 +158,7 @@ func TestTamperedBlobIsNeverServed(t *testing.T) {
 	})
 	t.Run("manifest", func(t *testing.T) {
 		dir := t.TempDir()
-		s := open(t, disk.Config{Dir: dir, NoSync: true})
+		s := open(t, disk.Config{Dir: dir, NoSync: true, Inline: -1})
 		ref := castest.Put(t, s, b)
 		damage(t, blobFile(t, dir, ref.Manifest), flip(50))
 		if !bytes.Equal(castest.Read(t, s, ref.Digest), b) || !s.Has(ctx, ref.Manifest) {
@@ -167,16 +167,26 @@ func TestTamperedBlobIsNeverServed(t *testing.T) {
 	})
 }
 
-// C15: the index is lost or broken; files and pins tell everything again.
+// C15: the index is lost or broken; files and pins tell everything again, and what lay in
+// the index itself is taken out of what can be read of it.
 func TestC15LostIndex(t *testing.T) {
-	for name, lose := range map[string]func(t *testing.T, path string){
-		"removed": func(t *testing.T, p string) { must(t, os.Remove(p)) },
-		"empty":   func(t *testing.T, p string) { must(t, os.Truncate(p, 0)) },
-		"garbage": func(t *testing.T, p string) { must(t, os.WriteFile(p, castest.Bytes(9, 1<<16), 0o600)) },
+	for name, c := range map[string]struct {
+		inline int64
+		lose   func(t *testing.T, dir string)
+	}{
+		"removed":  {-1, func(t *testing.T, p string) { must(t, os.RemoveAll(p)) }},
+		"empty":    {-1, func(t *testing.T, p string) { eachFile(t, p, "*", func(f string) { must(t, os.Truncate(f, 0)) }) }},
+		"garbage":  {-1, func(t *testing.T, p string) { eachFile(t, p, "*", garbage(t)) }},
+		"manifest": {0, func(t *testing.T, p string) { eachFile(t, p, "MANIFEST-*", garbage(t)) }},
+		"options":  {0, func(t *testing.T, p string) { eachFile(t, p, "OPTIONS-*", garbage(t)) }},
+		"a file":   {0, func(t *testing.T, p string) { must(t, os.RemoveAll(p)); must(t, os.WriteFile(p, nil, 0o600)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			s, err := disk.Open(disk.Config{Dir: dir, NoSync: true})
+			if name == "a file" {
+				c.inline = -1
+			}
+			config := disk.Config{Dir: t.TempDir(), NoSync: true, Inline: c.inline}
+			s, err := disk.Open(config)
 			must(t, err)
 			b, part := castest.Bytes(4, 2*cas.BlockSize+1), castest.Bytes(5, 3*cas.BlockSize)
 			ref := castest.Put(t, s, b)
@@ -191,9 +201,9 @@ func TestC15LostIndex(t *testing.T) {
 			must(t, p.PutBlock(1, part[cas.BlockSize:2*cas.BlockSize]))
 			must(t, p.Close())
 			must(t, s.Close())
-			lose(t, filepath.Join(dir, "index.db"))
+			c.lose(t, filepath.Join(config.Dir, "index"))
 
-			s = open(t, disk.Config{Dir: dir, NoSync: true})
+			s = open(t, config)
 			p, err = s.Partial(ctx, m)
 			must(t, err)
 			if got := p.Missing(); len(got) != 2 {
@@ -213,6 +223,49 @@ func TestC15LostIndex(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+func eachFile(t *testing.T, dir, pattern string, f func(path string)) {
+	t.Helper()
+	got, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(got) == 0 {
+		t.Fatalf("no %s in %s: %v", pattern, dir, err)
+	}
+	for _, p := range got {
+		f(p)
+	}
+}
+
+func garbage(t *testing.T) func(string) {
+	return func(p string) { must(t, os.WriteFile(p, castest.Bytes(9, 1<<16), 0o600)) }
+}
+
+// C15: with the index went a pinned tree, and nobody knows what it kept: nothing is
+// collected until it is here again or nobody wants it.
+func TestC15LostTreeStopsCollections(t *testing.T) {
+	config := disk.Config{Dir: t.TempDir(), NoSync: true}
+	s, err := disk.Open(config)
+	must(t, err)
+	ref := castest.Put(t, s, castest.Bytes(4, 100_000))
+	enc, err := cas.Tree{Entries: []cas.Entry{{Name: "f", Kind: cas.File, Size: ref.Size, Digest: ref.Digest}}}.Encode()
+	must(t, err)
+	root := castest.Put(t, s, enc)
+	must(t, s.Pin(ctx, cas.Pin{Owner: "checkpoint/1", Trees: []forgeyard.Digest{root.Digest}}))
+	must(t, s.Close())
+	must(t, os.RemoveAll(filepath.Join(config.Dir, "index")))
+
+	s, err = disk.Open(config)
+	must(t, err)
+	_, err = s.GC(ctx, false)
+	castest.WantKind(t, err, forgeyard.Conflict)
+	must(t, s.Close())
+	s = open(t, config) // and a restart does not forget it
+	_, err = s.GC(ctx, false)
+	castest.WantKind(t, err, forgeyard.Conflict)
+	castest.Put(t, s, enc)
+	if r, err := s.GC(ctx, false); err != nil || !s.Has(ctx, ref.Digest) || !s.Has(ctx, root.Digest) {
+		t.Fatalf("%+v %v", r, err)
 	}
 }
 
@@ -374,7 +427,7 @@ func TestC06EvictionRacesUpload(t *testing.T) {
 // when not.
 func TestStrayFiles(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, disk.Config{Dir: dir, NoSync: true})
+	s := open(t, disk.Config{Dir: dir, NoSync: true, Inline: -1})
 	stray := func(b []byte, gen string) string {
 		h := cas.Sum(b).Hex()
 		d := filepath.Join(dir, "blobs", h[:2], h[2:4])

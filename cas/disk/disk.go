@@ -1,7 +1,8 @@
 // Package disk keeps content on a local filesystem.
 //
 //	blobs/aa/bb/<hex>.<generation>   whole blobs, 0444, manifests and trees among them
-//	index.db                         bbolt: what is here, block → range, partial bitmaps
+//	index/                           pebble: what is here, objects of at most 16 KiB, block → range,
+//	                                 partial bitmaps, names, what stays for a while, what went and why
 //	pins/<hex>                       one pin a file: who keeps what
 //	partial/<hex of the manifest>    sparse file of a blob on its way in
 //	quarantine/                      what failed its check, each with a .reason
@@ -34,12 +35,10 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/disk/index"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 )
 
@@ -56,6 +55,9 @@ type Config struct {
 	Reserve int64
 	// ReserveInodes is the same for inodes. 0: 1 % of them, at most 4096. Negative: none.
 	ReserveInodes int64
+	// Inline is up to which size objects lie in the index and not in a file of their own.
+	// 0: 16 KiB. Negative: none do.
+	Inline int64
 	// NoSync leaves syncing to the kernel, for tests and throw-away stores. Zero syncs.
 	// With it a power cut may cost what was acknowledged as Durable.
 	NoSync bool
@@ -70,10 +72,11 @@ type Store struct {
 	cfg  Config
 	log  *slog.Logger
 	lock *os.File
-	db   *bolt.DB
+	idx  *index.DB
 
 	session uint64 // this opening of the store
-	suspect uint64 // the last session that did not end cleanly
+	clean   bool   // the last one was closed
+	lost    bool   // under gcMu: the index was lost, and no collection has found all that is pinned since
 
 	jobs      chan *job
 	committed chan struct{} // closed when the committer has ended
@@ -94,20 +97,20 @@ type Store struct {
 
 	syncedDirs map[[2]byte]struct{} // under commitMu: blob folders whose own names were synced by us
 
-	mu        sync.Mutex // guards what follows
-	closed    bool
-	closing   sync.WaitGroup                           // puts that may still send a job
-	busy      map[forgeyard.Digest]int                 // in use by a put or a path: not collected
-	dying     map[forgeyard.Digest]struct{}            // being collected right now: as good as absent
-	holds     map[string]map[forgeyard.Digest]struct{} // kept for an owner until he pins or unpins
-	held      map[forgeyard.Digest]int                 // how many owners hold it
-	keepUntil map[forgeyard.Digest]time.Time           // kept until then, for whoever was told that it is here
-	fresh     map[forgeyard.Digest]location            // verified blocks of partials that the index does not have yet
-	vouched   map[forgeyard.Digest]vouched             // whose bytes were seen to be right, when, and in which file
-	space     space
-	objects   int64
-	commits   uint64 // grows with each change of objects
-	pinned    pinnedBytes
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	closing sync.WaitGroup                           // puts that may still send a job
+	busy    map[forgeyard.Digest]int                 // in use by a put or a path: not collected
+	dying   map[forgeyard.Digest]struct{}            // being collected right now: as good as absent
+	holds   map[string]map[forgeyard.Digest]struct{} // kept for an owner until he pins or unpins
+	held    map[forgeyard.Digest]int                 // how many owners hold it
+	used    map[forgeyard.Digest]int64               // the hour in which it was last used, where the index does not have it yet
+	fresh   map[forgeyard.Digest]location            // verified blocks of partials that the index does not have yet
+	vouched map[forgeyard.Digest]vouched             // whose bytes were seen to be right, when, and in which file
+	space   space
+	objects int64
+	commits uint64 // grows with each change of objects
+	pinned  pinnedBytes
 }
 
 // Open opens or makes the store in c.Dir. A store that another process has open
@@ -127,7 +130,7 @@ func Open(c Config) (*Store, error) {
 		pins: map[string]cas.Pin{}, partials: map[forgeyard.Digest]*partialState{},
 		busy: map[forgeyard.Digest]int{}, dying: map[forgeyard.Digest]struct{}{},
 		holds: map[string]map[forgeyard.Digest]struct{}{}, held: map[forgeyard.Digest]int{},
-		keepUntil: map[forgeyard.Digest]time.Time{}, syncedDirs: map[[2]byte]struct{}{},
+		used: map[forgeyard.Digest]int64{}, syncedDirs: map[[2]byte]struct{}{},
 		fresh: map[forgeyard.Digest]location{}, vouched: map[forgeyard.Digest]vouched{},
 	}
 	if err := s.open(); err != nil {
@@ -195,8 +198,8 @@ func (s *Store) writeEmptyBlob() error {
 }
 
 func (s *Store) abandon() {
-	if s.db != nil {
-		_ = s.db.Close() // nothing was acknowledged yet
+	if s.idx != nil {
+		_ = s.idx.Close() // nothing was acknowledged yet
 	}
 	if s.lock != nil {
 		_ = s.lock.Close()
@@ -223,7 +226,7 @@ func (s *Store) Close() error {
 		errs = append(errs, p.shut())
 	}
 	s.partialMu.Unlock()
-	errs = append(errs, s.markClean(), s.db.Close(), s.lock.Close())
+	errs = append(errs, s.saveUsed(), s.markClean(), s.idx.Close(), s.lock.Close())
 	return s.fail("cas close", errors.Join(errs...))
 }
 

@@ -1,15 +1,12 @@
 package disk
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
@@ -22,6 +19,7 @@ type marker struct {
 	keep     map[forgeyard.Digest]struct{}
 	trees    map[forgeyard.Digest]struct{}
 	partials map[forgeyard.Digest][]forgeyard.Digest // whole → manifests of its partials
+	strict   bool                                    // a tree that is not here is an error
 }
 
 func (s *Store) newMarker() *marker {
@@ -83,8 +81,10 @@ func (m *marker) tree(ctx context.Context, root forgeyard.Digest) error {
 		m.blob(ctx, d)
 		t, err := m.s.readTree(ctx, d)
 		switch {
-		case forgeyard.KindOf(err) == forgeyard.NotFound:
+		case forgeyard.KindOf(err) == forgeyard.NotFound && !m.strict:
 			continue
+		case forgeyard.KindOf(err) == forgeyard.NotFound:
+			return forgeyard.Errorf("cas gc", forgeyard.Conflict, "the index was lost, and so was the pinned tree %s: what it keeps is unknown", d).WithHint("fetch it from a peer with `forgeyard-node cas get`, or unpin it")
 		case forgeyard.KindOf(err) == forgeyard.Invalid || forgeyard.KindOf(err) == forgeyard.Limit || forgeyard.KindOf(err) == forgeyard.Corrupt:
 			m.s.log.Warn("cas: a pinned tree cannot be followed", "digest", d, "err", err)
 			continue
@@ -155,6 +155,7 @@ type collection struct {
 	dryRun bool
 	doomed map[forgeyard.Digest]struct{} // partials that this run removes; their manifests are ordinary blobs then
 	report cas.GCReport
+	why    gone // what the tombstones say
 }
 
 // GC implements cas.Store. It marks what the pins keep, then removes the rest a page
@@ -172,14 +173,17 @@ func (s *Store) GC(ctx context.Context, dryRun bool) (cas.GCReport, error) {
 	if len(s.badPins) > 0 {
 		return cas.GCReport{}, forgeyard.Errorf(op, forgeyard.Corrupt, "the pin in %s is unreadable, so what it keeps is unknown", s.badPins[0]).WithHint("remove that file, pin again what must stay, and restart")
 	}
-	c := &collection{marker: s.newMarker(), dryRun: dryRun, doomed: map[forgeyard.Digest]struct{}{}}
+	c := &collection{marker: s.newMarker(), dryRun: dryRun, doomed: map[forgeyard.Digest]struct{}{}, why: goneCollected}
+	c.strict = s.lost
 	s.pinMu.Lock()
 	s.freshPins = s.livePins()
 	s.pinMu.Unlock()
 	if err := c.run(ctx); err != nil {
 		return c.report, s.fail(op, err)
 	}
-	s.forgetKept()
+	if err := s.tidy(ctx, dryRun); err != nil {
+		return c.report, s.fail(op, err)
+	}
 	if !dryRun {
 		s.fillBallast()
 	}
@@ -196,7 +200,10 @@ func (c *collection) run(ctx context.Context) error {
 		return err
 	}
 	for after := []byte(nil); ; {
-		page, last := c.page(after)
+		page, last, err := c.page(after)
+		if err != nil {
+			return err
+		}
 		if len(page) > 0 {
 			if err := c.takePins(ctx, func() error { return c.remove(page) }); err != nil {
 				return err
@@ -210,12 +217,18 @@ func (c *collection) run(ctx context.Context) error {
 	return c.sweepStrays(ctx)
 }
 
-// forgetKept drops those whose time is over.
-func (s *Store) forgetKept() {
-	now := s.cfg.Clock.Wall()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.keepUntil, func(_ forgeyard.Digest, until time.Time) bool { return !until.After(now) })
+// tidy ends a collection that found all that is pinned.
+func (s *Store) tidy(ctx context.Context, dryRun bool) error {
+	if dryRun {
+		return nil
+	}
+	if s.lost {
+		if err := s.update(func(u *update) error { u.setMeta("lost", 0); return nil }); err != nil {
+			return err
+		}
+		s.lost = false
+	}
+	return errors.Join(s.forgetKept(ctx), s.forgetGone(ctx))
 }
 
 // takePins marks what was pinned since the last time. Pins wait while then runs.
@@ -247,41 +260,57 @@ type victim struct {
 
 // page examines the next objects and gives the victims among them, and where to go
 // on; nil is the end.
-func (c *collection) page(after []byte) (out []victim, last []byte) {
-	_ = c.s.db.View(func(tx *bolt.Tx) error { // reading cannot fail while the store is open
-		cur := tx.Bucket(bObjects).Cursor()
-		k, _ := cur.First()
-		if after != nil {
-			if k, _ = cur.Seek(after); string(k) == string(after) {
-				k, _ = cur.Next()
-			}
-		}
-		for n := 0; k != nil && n < gcPage; n++ {
-			var d forgeyard.Digest
-			copy(d[:], k)
-			last = append([]byte(nil), k...)
-			c.report.Examined++
-			r, ok := getRecord(tx, d)
-			switch {
-			case !ok:
-			case c.kept(d):
-				c.report.Kept++
-			case tx.Bucket(bManifests).Get(k) != nil || (isPartial(tx, k) && !c.isDoomed(d)):
-				// A manifest goes with its blob, so that the blob's blocks can be found until then.
-			default:
-				out = append(out, victim{digest: d, rec: r, ids: r.Manifests})
-			}
-			k, _ = cur.Next()
-		}
-		if k == nil {
-			last = nil
-		}
-		return nil
-	})
-	for i := range out {
-		out[i].manifests = c.s.readableManifests(out[i].rec)
+func (c *collection) page(after []byte) (out []victim, last []byte, err error) {
+	found, last, err := c.s.objectsFrom(after, gcPage)
+	if err != nil {
+		return nil, nil, err
 	}
-	return out, last
+	for _, v := range found {
+		c.report.Examined++
+		switch {
+		case c.kept(v.digest):
+			c.report.Kept++
+		case c.partOfAnother(v.digest):
+			// A manifest goes with its blob, so that the blob's blocks can be found until then.
+		default:
+			v.manifests = c.s.readableManifests(v.rec)
+			out = append(out, v)
+		}
+	}
+	return out, last, nil
+}
+
+func (c *collection) partOfAnother(d forgeyard.Digest) bool {
+	if _, ok := c.s.row(tManifests, d[:]); ok {
+		return true
+	}
+	_, ok := c.s.row(tPartials, d[:])
+	return ok && !c.isDoomed(d)
+}
+
+// objectsFrom gives the next most objects after a key, and the key to go on after; nil is
+// the end.
+func (s *Store) objectsFrom(after []byte, most int) (out []victim, last []byte, err error) {
+	n := 0
+	err = s.rows(tObjects, nil, after, func(k, v []byte) bool {
+		if bytes.Equal(k, after) {
+			return true
+		}
+		if n == most {
+			return false
+		}
+		n++
+		last = bytes.Clone(k)
+		var d forgeyard.Digest
+		if r, ok := decodeRecord(v); ok && copy(d[:], k) == len(k) {
+			out = append(out, victim{digest: d, rec: r, ids: r.Manifests})
+		}
+		return true
+	})
+	if n < most {
+		last = nil
+	}
+	return out, last, err
 }
 
 // remove takes the victims away, under pinMu. The index forgets first, in one
@@ -317,10 +346,11 @@ func (c *collection) remove(page []victim) error {
 					if id != v.digest {
 						ms = nil
 					}
-					if _, _, err := u.dropObject(id, r.Gen, ms); err != nil {
-						return err
+					u.dropObject(id, r.Gen, ms)
+					u.bury(id, s.tombstone(r, c.why))
+					if !r.Inline {
+						gone = append(gone, s.blobPath(id, r.Gen))
 					}
-					gone = append(gone, s.blobPath(id, r.Gen))
 				}
 			}
 			return nil
@@ -360,15 +390,13 @@ func (s *Store) usedAndObjects() [2]int64 {
 // marks them, so that a put which sees them in the index does not rely on them.
 func (c *collection) condemn(page []victim) []victim {
 	s := c.s
-	now := s.cfg.Clock.Wall()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	out := page[:0]
 	for _, v := range page {
 		ids := append([]forgeyard.Digest{v.digest}, v.ids...)
 		free := true
 		for _, d := range ids {
-			if s.busy[d] > 0 || s.held[d] > 0 || c.kept(d) || s.keepUntil[d].After(now) {
+			if s.busy[d] > 0 || s.held[d] > 0 || c.kept(d) {
 				free = false
 			}
 		}
@@ -381,6 +409,29 @@ func (c *collection) condemn(page []victim) []victim {
 		}
 		out = append(out, v)
 	}
+	s.mu.Unlock()
+	return c.spare(out)
+}
+
+// spare lets those go that somebody was told of. It comes after they were marked: who is
+// told of one from now on hears that it is not here.
+func (c *collection) spare(page []victim) []victim {
+	now := c.s.cfg.Clock.Wall().Unix()
+	var spared []victim
+	out := page[:0]
+	for _, v := range page {
+		told := c.s.keptUntil(v.digest) > now
+		for _, d := range v.ids {
+			told = told || c.s.keptUntil(d) > now
+		}
+		if told {
+			c.report.Kept++
+			spared = append(spared, v)
+			continue
+		}
+		out = append(out, v)
+	}
+	c.absolve(spared)
 	return out
 }
 

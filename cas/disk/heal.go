@@ -102,8 +102,9 @@ func (s *Store) forget(d forgeyard.Digest) {
 func (s *Store) dropRecord(d forgeyard.Digest, r record) {
 	ms := s.readableManifests(r)
 	err := s.update(func(u *update) error {
-		_, _, err := u.dropObject(d, r.Gen, ms)
-		return err
+		u.dropObject(d, r.Gen, ms)
+		u.bury(d, s.tombstone(r, goneDamaged))
+		return nil
 	})
 	if err != nil {
 		s.log.Warn("cas: the index could not forget a blob that is gone", "digest", d, "err", err)
@@ -148,11 +149,11 @@ func (s *Store) reindex(ctx context.Context, op string, d forgeyard.Digest, gen 
 	if enc != nil {
 		w := &spool{s: s, op: op, ctx: ctx}
 		defer w.discard()
-		path, err := w.writeTemp(enc)
+		f, err := w.stage(ref.Manifest, enc)
 		if err != nil {
 			return s.fail(op, err)
 		}
-		j.files = append(j.files, file{digest: ref.Manifest, tmp: path, size: int64(len(enc))})
+		j.files = append(j.files, f)
 		j.proved = []proof{{whole: d, digest: ref.Manifest, m: m, plain: true}}
 	}
 	return s.fail(op, s.submit(j))
@@ -171,7 +172,7 @@ func (s *Store) quarantine(d forgeyard.Digest, gen uint64, why string) {
 	from := s.blobPath(d, gen)
 	to := filepath.Join(s.cfg.Dir, quarantineDir, filepath.Base(from))
 	s.commitMu.Lock()
-	err := os.Rename(from, to)
+	err := s.setAside(d, gen, from, to)
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
@@ -189,6 +190,17 @@ func (s *Store) quarantine(d forgeyard.Digest, gen uint64, why string) {
 		s.dropRecord(d, r)
 	}
 	s.pruneQuarantine()
+}
+
+// setAside moves the file, or writes one with what the index has.
+func (s *Store) setAside(d forgeyard.Digest, gen uint64, from, to string) error {
+	r, ok := s.record(d)
+	if !ok || r.Gen != gen || !r.Inline {
+		return os.Rename(from, to)
+	}
+	b, _ := s.row(tInline, d[:])
+	_ = os.WriteFile(to, b, 0o600) // for people to look at; without it the reason stays
+	return nil
 }
 
 // pruneQuarantine keeps the newest files.

@@ -10,41 +10,82 @@ import (
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
-	bolt "go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/disk/index"
 	"github.com/forgeyard/forgeyard-node/internal/invariant"
 )
 
-// The index's buckets.
-//
-//	meta       name → 8 bytes big-endian: bytes, objects, gen, session, suspect, clean
-//	objects    whole digest → record
-//	blocks     block digest + container → location; the container is a whole digest,
-//	           or the manifest's while the blob is partial
-//	manifests  manifest digest → whole digest; only manifests that were proved
-//	partials   manifest digest → partialRecord
-//	names      space + key → nameRecord; may outlive its object
-var (
-	bMeta      = []byte("meta")
-	bObjects   = []byte("objects")
-	bBlocks    = []byte("blocks")
-	bManifests = []byte("manifests")
-	bPartials  = []byte("partials")
-	bNames     = []byte("names")
+// The index's tables. They lie on disks: append only.
+const (
+	tMeta      index.Table = 'm' // name → 8 bytes big-endian: bytes, objects, gen, session, clean, lost
+	tObjects   index.Table = 'o' // whole digest → record
+	tInline    index.Table = 'i' // whole digest → the bytes of a small object
+	tBlocks    index.Table = 'b' // block digest + container → location; the container is a whole digest, or the manifest's while the blob is partial
+	tManifests index.Table = 'f' // manifest digest → whole digest; only manifests that were proved
+	tPartials  index.Table = 'p' // manifest digest → partialRecord
+	tNames     index.Table = 'n' // space + key → nameRecord; may outlive its object
+	tKept      index.Table = 'k' // whole digest → 8 bytes big-endian: seconds since 1970, until when it stays for whoever was told that it is here
+	tGone      index.Table = 't' // whole digest → tombstone
 )
 
-// record is what the index knows of a whole blob.
+func rowKey(t index.Table, parts ...[]byte) []byte {
+	k := make([]byte, 1, 1+2*forgeyard.DigestSize)
+	k[0] = byte(t)
+	for _, p := range parts {
+		k = append(k, p...)
+	}
+	return k
+}
+
+// record is what the index knows of a whole object.
 type record struct {
-	_         struct{} `cbor:",toarray"`
 	Size      int64
 	Gen       uint64
 	Stored    int64              // wall time in nanoseconds, for people
-	Session   uint64             // in which its bytes were last known to match
+	Used      int64              // hours since 1970: what eviction goes by
 	Synced    bool               // data and name were synced before this record was
+	Inline    bool               // the bytes are in the index, there is no file
 	Manifests []forgeyard.Digest // proved ones; the first is the one that Put makes, where there is one
+}
+
+// recordWire is a record as it lies in the index.
+type recordWire struct {
+	_         struct{} `cbor:",toarray"`
+	Size      int64
+	Gen       uint64
+	Stored    int64
+	Used      int64
+	Flags     uint8
+	Manifests []forgeyard.Digest
+}
+
+const (
+	flagSynced = 1 << iota
+	flagInline
+)
+
+func (r record) encode() []byte {
+	w := recordWire{Size: r.Size, Gen: r.Gen, Stored: r.Stored, Used: r.Used, Manifests: r.Manifests}
+	if r.Synced {
+		w.Flags |= flagSynced
+	}
+	if r.Inline {
+		w.Flags |= flagInline
+	}
+	return marshal(w)
+}
+
+func decodeRecord(v []byte) (record, bool) {
+	var w recordWire
+	if cbor.Unmarshal(v, &w) != nil || w.Size < 0 || w.Size > cas.MaxBlobSize || w.Flags > flagSynced|flagInline {
+		return record{}, false
+	}
+	return record{
+		Size: w.Size, Gen: w.Gen, Stored: w.Stored, Used: w.Used, Manifests: w.Manifests,
+		Synced: w.Flags&flagSynced != 0, Inline: w.Flags&flagInline != 0,
+	}, true
 }
 
 func (r record) ref(d forgeyard.Digest) cas.Ref {
@@ -74,6 +115,15 @@ type partialRecord struct {
 	Bits  []byte
 }
 
+func decodePartial(v []byte) (p partialRecord, ok bool) {
+	if cbor.Unmarshal(v, &p) != nil || p.Size < 0 || p.Have < 0 || p.Have > p.Size || len(p.Bits) > cas.MaxBlocks/8 {
+		return partialRecord{}, false
+	}
+	return p, true
+}
+
+func (p partialRecord) has(i int) bool { return i/8 < len(p.Bits) && p.Bits[i/8]&(1<<(i%8)) != 0 }
+
 // location is where the bytes of a block are.
 type location struct {
 	container forgeyard.Digest
@@ -102,10 +152,6 @@ func decodeLocation(container, v []byte) (location, bool) {
 	return l, l.off >= 0 && l.size > 0 && l.size <= cas.BlockSize
 }
 
-func blockKey(block, container forgeyard.Digest) []byte {
-	return append(block[:len(block):len(block)], container[:]...)
-}
-
 var encMode = newEncMode()
 
 func newEncMode() cbor.EncMode {
@@ -120,104 +166,120 @@ func marshal(v any) []byte {
 	return b
 }
 
-// openIndex opens the index and starts a session. An index that cannot be opened
-// goes to quarantine and a new one begins: the files tell everything again.
+// openIndex opens the index and starts a session. An index that cannot be opened goes to
+// quarantine and a new one begins: the files tell what they hold, and the small objects
+// are taken out of what can still be read of the old one.
 func (s *Store) openIndex() error {
-	path := filepath.Join(s.cfg.Dir, indexFile)
-	db, err := openBolt(path, s.cfg.NoSync)
-	if err != nil && !errors.Is(err, berrors.ErrTimeout) && !isNoSpace(err) && !errors.Is(err, fs.ErrPermission) {
-		aside := filepath.Join(s.cfg.Dir, quarantineDir, fmt.Sprintf("index.%d", s.cfg.Clock.Wall().UnixNano()))
+	const op = "cas open"
+	dir := filepath.Join(s.cfg.Dir, indexDir)
+	blobs, err := os.ReadDir(filepath.Join(s.cfg.Dir, blobsDir))
+	if err != nil {
+		return s.fail(op, err)
+	}
+	_, err = os.Stat(dir)
+	made := errors.Is(err, fs.ErrNotExist)
+	o := index.Options{Dir: dir, NoSync: s.cfg.NoSync, Log: s.log}
+	var aside string
+	if s.idx, err = index.Open(o); err != nil && !isNoSpace(err) && !errors.Is(err, fs.ErrPermission) {
+		aside = filepath.Join(s.cfg.Dir, quarantineDir, fmt.Sprintf("index.%d", s.cfg.Clock.Wall().UnixNano()))
 		s.log.Error("cas: the index is unreadable; it is set aside and made again from the files", "dir", s.cfg.Dir, "err", err, "moved", aside)
-		if err := os.Rename(path, aside); err != nil {
-			return s.fail("cas open", err)
+		if err := os.Rename(dir, aside); err != nil {
+			return s.fail(op, err)
 		}
-		db, err = openBolt(path, s.cfg.NoSync)
+		s.idx, err = index.Open(o)
 	}
 	if err != nil {
-		return s.fail("cas open", err)
+		return s.fail(op, err)
 	}
-	s.db = db
-	return s.fail("cas open", s.startSession())
+	converted, err := s.convertOld()
+	if err != nil {
+		return s.fail(op, err)
+	}
+	if aside != "" {
+		if err := s.salvage(aside); err != nil {
+			return s.fail(op, err)
+		}
+	}
+	return s.fail(op, s.startSession(aside != "" || (made && len(blobs) > 0 && !converted)))
 }
 
-// openBolt opens or makes the file. bbolt panics on some broken pages; that is a
-// broken input to us, not a broken belief.
-func openBolt(path string, noSync bool) (db *bolt.DB, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			db, err = nil, fmt.Errorf("%v", r)
+// startSession notes that the store is open. After a loss it says so, until a collection
+// has found all that is pinned.
+func (s *Store) startSession(lost bool) error {
+	err := s.update(func(u *update) error {
+		if lost {
+			u.setMeta("lost", 1)
 		}
-	}()
-	db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: indexTimeout, NoSync: noSync, FreelistType: bolt.FreelistMapType})
-	if err != nil {
-		return nil, err
-	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		for _, b := range [][]byte{bMeta, bObjects, bBlocks, bManifests, bPartials, bNames} {
-			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
-				return err
-			}
-		}
+		s.clean = u.meta("session") == 0 || u.meta("clean") == 1
+		s.session, s.gen = u.meta("session")+1, u.meta("gen")
+		s.space.used, s.objects = int64(u.meta("bytes")), int64(u.meta("objects"))
+		s.lost = u.meta("lost") == 1
+		u.setMeta("session", s.session)
+		u.setMeta("clean", 0)
 		return nil
 	})
-	if err != nil {
-		closeQuiet(db)
-		return nil, err
-	}
-	return db, nil
-}
-
-func (s *Store) startSession() error {
-	err := s.db.Update(func(tx *bolt.Tx) error {
-		m := tx.Bucket(bMeta)
-		last, clean := metaGet(m, "session"), metaGet(m, "clean") == 1
-		s.suspect = metaGet(m, "suspect")
-		if !clean {
-			s.suspect = last
-		}
-		s.session, s.gen = last+1, metaGet(m, "gen")
-		s.space.used, s.objects = int64(metaGet(m, "bytes")), int64(metaGet(m, "objects"))
-		return errors.Join(metaPut(m, "session", s.session), metaPut(m, "suspect", s.suspect), metaPut(m, "clean", 0))
-	})
-	if err == nil && s.suspect == s.session-1 && s.session > 1 {
+	if err == nil && !s.clean {
 		s.log.Info("cas: the last stop was not a clean one", "dir", s.cfg.Dir)
 	}
 	return err
 }
 
 func (s *Store) markClean() error {
-	return s.db.Update(func(tx *bolt.Tx) error { return metaPut(tx.Bucket(bMeta), "clean", 1) })
+	return s.update(func(u *update) error { u.setMeta("clean", 1); return nil })
 }
 
-func metaGet(b *bolt.Bucket, key string) uint64 {
-	if v := b.Get([]byte(key)); len(v) == 8 {
+// update is an index transaction that keeps the counters. Its errors are kept until the
+// end, where they undo all of it.
+type update struct {
+	b              *index.Batch
+	err            error
+	bytes, objects int64
+}
+
+func (u *update) get(t index.Table, parts ...[]byte) ([]byte, bool) {
+	v, ok, err := u.b.Get(rowKey(t, parts...))
+	u.err = errors.Join(u.err, err)
+	return v, ok
+}
+
+func (u *update) put(t index.Table, v []byte, parts ...[]byte) {
+	u.err = errors.Join(u.err, u.b.Put(rowKey(t, parts...), v))
+}
+
+func (u *update) drop(t index.Table, parts ...[]byte) {
+	u.err = errors.Join(u.err, u.b.Delete(rowKey(t, parts...)))
+}
+
+func (u *update) meta(name string) uint64 {
+	if v, ok := u.get(tMeta, []byte(name)); ok && len(v) == 8 {
 		return binary.BigEndian.Uint64(v)
 	}
 	return 0
 }
 
-func metaPut(b *bolt.Bucket, key string, v uint64) error {
-	return b.Put([]byte(key), binary.BigEndian.AppendUint64(nil, v))
+func (u *update) setMeta(name string, v uint64) {
+	u.put(tMeta, binary.BigEndian.AppendUint64(nil, v), []byte(name))
 }
 
-// update is an index transaction that keeps the counters.
-type update struct {
-	*bolt.Tx
-	bytes, objects int64
-}
-
-// update runs f in one transaction. Without an error the counters in the index and
+// update runs f in one synced transaction. Without an error the counters in the index and
 // in memory have moved together.
-func (s *Store) update(f func(*update) error) error {
+func (s *Store) update(f func(*update) error) error { return s.write(true, f) }
+
+// lazily is update for what may be lost with the power or the process.
+func (s *Store) lazily(f func(*update) error) error { return s.write(false, f) }
+
+func (s *Store) write(synced bool, f func(*update) error) error {
 	var u update
-	err := s.db.Update(func(tx *bolt.Tx) error {
-		u = update{Tx: tx}
+	err := s.idx.Update(synced, func(b *index.Batch) error {
+		u = update{b: b}
 		if err := f(&u); err != nil {
 			return err
 		}
-		m := tx.Bucket(bMeta)
-		bytes, objects := int64(metaGet(m, "bytes"))+u.bytes, int64(metaGet(m, "objects"))+u.objects
-		return errors.Join(metaPut(m, "bytes", uint64(max(0, bytes))), metaPut(m, "objects", uint64(max(0, objects))))
+		if u.bytes != 0 || u.objects != 0 {
+			u.setMeta("bytes", uint64(max(0, int64(u.meta("bytes"))+u.bytes)))
+			u.setMeta("objects", uint64(max(0, int64(u.meta("objects"))+u.objects)))
+		}
+		return u.err
 	})
 	if err != nil {
 		return err
@@ -229,95 +291,93 @@ func (s *Store) update(f func(*update) error) error {
 	return nil
 }
 
-func (u *update) record(d forgeyard.Digest) (record, bool) { return getRecord(u.Tx, d) }
-
-func getRecord(tx *bolt.Tx, d forgeyard.Digest) (record, bool) {
-	var r record
-	v := tx.Bucket(bObjects).Get(d[:])
-	if v == nil || cbor.Unmarshal(v, &r) != nil {
+func (u *update) record(d forgeyard.Digest) (record, bool) {
+	v, ok := u.get(tObjects, d[:])
+	if !ok {
 		return record{}, false
 	}
-	return r, true
+	return decodeRecord(v)
 }
 
-func (u *update) putRecord(d forgeyard.Digest, r record) error {
-	return u.Bucket(bObjects).Put(d[:], marshal(r))
-}
+func (u *update) putRecord(d forgeyard.Digest, r record) { u.put(tObjects, r.encode(), d[:]) }
 
 // addBlocks says where each block of a proved manifest is. A block that occurs
 // twice in a blob needs one place only.
-func (u *update) addBlocks(m cas.Manifest, container forgeyard.Digest) error {
-	b := u.Bucket(bBlocks)
+func (u *update) addBlocks(m cas.Manifest, container forgeyard.Digest) {
 	for i, off := range m.Offsets() {
 		l := location{off: off, size: m.Blocks[i].Size}
-		if err := b.Put(blockKey(m.Blocks[i].Digest, container), l.encode()); err != nil {
-			return err
-		}
+		u.put(tBlocks, l.encode(), m.Blocks[i].Digest[:], container[:])
 	}
-	return nil
 }
 
-func (u *update) dropBlocks(m cas.Manifest, container forgeyard.Digest) error {
-	b := u.Bucket(bBlocks)
+func (u *update) dropBlocks(m cas.Manifest, container forgeyard.Digest) {
 	for _, bl := range m.Blocks {
-		if err := b.Delete(blockKey(bl.Digest, container)); err != nil {
-			return err
-		}
+		u.drop(tBlocks, bl.Digest[:], container[:])
 	}
-	return nil
 }
 
-// dropObject forgets a blob of the given generation, and reports whether it was
+// dropObject forgets an object of the given generation, and reports whether it was
 // there. manifests are those of the record that could still be read; the entries of
 // blocks that none of them names stay and lead nowhere, which readers expect.
-func (u *update) dropObject(d forgeyard.Digest, gen uint64, manifests []cas.Manifest) (record, bool, error) {
+func (u *update) dropObject(d forgeyard.Digest, gen uint64, manifests []cas.Manifest) (record, bool) {
 	r, ok := u.record(d)
 	if !ok || r.Gen != gen {
-		return record{}, false, nil
+		return record{}, false
 	}
 	for _, m := range manifests {
-		if err := u.dropBlocks(m, d); err != nil {
-			return r, false, err
-		}
+		u.dropBlocks(m, d)
 	}
 	for _, m := range r.Manifests {
-		if err := u.Bucket(bManifests).Delete(m[:]); err != nil {
-			return r, false, err
-		}
+		u.drop(tManifests, m[:])
 	}
+	if r.Inline {
+		u.drop(tInline, d[:])
+	}
+	u.drop(tObjects, d[:])
 	u.bytes, u.objects = u.bytes-r.Size, u.objects-1
-	return r, true, u.Bucket(bObjects).Delete(d[:])
+	return r, true
 }
 
-func (s *Store) record(d forgeyard.Digest) (r record, ok bool) {
-	_ = s.db.View(func(tx *bolt.Tx) error { // fails only when the store is closed: then nothing is here
-		r, ok = getRecord(tx, d)
-		return nil
-	})
-	return r, ok
+// row reads one row. A store that is closed, or an index that cannot be read, has none.
+func (s *Store) row(t index.Table, parts ...[]byte) ([]byte, bool) {
+	v, ok, err := s.idx.Get(rowKey(t, parts...))
+	if err != nil {
+		s.log.Warn("cas: the index cannot be read", "table", string(t), "err", err)
+	}
+	return v, ok && err == nil
+}
+
+// rows gives the rows of a table whose keys begin with prefix, from the key from on; the
+// keys that f sees are without the table's byte.
+func (s *Store) rows(t index.Table, prefix, from []byte, f func(k, v []byte) bool) error {
+	return s.idx.Scan(rowKey(t, prefix), rowKey(t, from), func(k, v []byte) bool { return f(k[1:], v) })
+}
+
+func (s *Store) record(d forgeyard.Digest) (record, bool) {
+	v, ok := s.row(tObjects, d[:])
+	if !ok {
+		return record{}, false
+	}
+	return decodeRecord(v)
 }
 
 func (s *Store) wholeOf(manifest forgeyard.Digest) (whole forgeyard.Digest, ok bool) {
-	_ = s.db.View(func(tx *bolt.Tx) error {
-		v := tx.Bucket(bManifests).Get(manifest[:])
-		ok = len(v) == forgeyard.DigestSize
-		copy(whole[:], v)
-		return nil
-	})
-	return whole, ok
+	v, ok := s.row(tManifests, manifest[:])
+	copy(whole[:], v)
+	return whole, ok && len(v) == forgeyard.DigestSize
 }
 
 // locations lists the places where a block is said to be.
 func (s *Store) locations(block forgeyard.Digest) (out []location) {
-	_ = s.db.View(func(tx *bolt.Tx) error {
-		c := tx.Bucket(bBlocks).Cursor()
-		for k, v := c.Seek(block[:]); len(k) > forgeyard.DigestSize && string(k[:forgeyard.DigestSize]) == string(block[:]); k, v = c.Next() {
-			if l, ok := decodeLocation(k[forgeyard.DigestSize:], v); ok {
-				out = append(out, l)
-			}
+	err := s.rows(tBlocks, block[:], nil, func(k, v []byte) bool {
+		if l, ok := decodeLocation(k[forgeyard.DigestSize:], v); ok {
+			out = append(out, l)
 		}
-		return nil
+		return true
 	})
+	if err != nil {
+		s.log.Warn("cas: the index cannot be read", "block", block, "err", err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l, ok := s.fresh[block]; ok {
@@ -326,22 +386,28 @@ func (s *Store) locations(block forgeyard.Digest) (out []location) {
 	return out
 }
 
+func (s *Store) partialRecord(id forgeyard.Digest) (partialRecord, bool) {
+	v, ok := s.row(tPartials, id[:])
+	if !ok {
+		return partialRecord{}, false
+	}
+	return decodePartial(v)
+}
+
 // partialRecords lists the blobs on their way in.
 func (s *Store) partialRecords() map[forgeyard.Digest]partialRecord {
 	out := map[forgeyard.Digest]partialRecord{}
-	_ = s.db.View(func(tx *bolt.Tx) error {
-		return tx.Bucket(bPartials).ForEach(func(k, v []byte) error {
-			var (
-				d forgeyard.Digest
-				p partialRecord
-			)
-			if len(k) == len(d) && cbor.Unmarshal(v, &p) == nil {
-				copy(d[:], k)
-				out[d] = p
-			}
-			return nil
-		})
+	err := s.rows(tPartials, nil, nil, func(k, v []byte) bool {
+		var d forgeyard.Digest
+		if p, ok := decodePartial(v); ok && len(k) == len(d) {
+			copy(d[:], k)
+			out[d] = p
+		}
+		return true
 	})
+	if err != nil {
+		s.log.Warn("cas: the index cannot be read", "table", "partials", "err", err)
+	}
 	return out
 }
 

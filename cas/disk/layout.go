@@ -19,7 +19,8 @@ const (
 	partialDir    = "partial"
 	quarantineDir = "quarantine"
 	tmpDir        = "tmp"
-	indexFile     = "index.db"
+	indexDir      = "index"
+	oldIndexFile  = "index.db"
 )
 
 func (s *Store) blobDir(d forgeyard.Digest) string {

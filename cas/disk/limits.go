@@ -46,8 +46,23 @@ const (
 	// smaller is read by block, or hashed in no time.
 	vouchFrom = 128 << 10
 
-	// indexTimeout bounds the wait for the index's own file lock, which our lock makes moot.
-	indexTimeout = 5 * time.Second
+	// defaultInline is up to which size an object lies in the index. A file takes a block of
+	// 4 KiB, an inode, and two syncs of directories.
+	defaultInline = 16 << 10
+
+	// maxUsed bounds how many uses of objects are remembered before they are written.
+	maxUsed = 1024
+
+	// maxGone and maxGoneAge bound what is remembered of objects that are not here any more:
+	// some 6 MB.
+	maxGone    = 100_000
+	maxGoneAge = 30 * 24 * time.Hour
+
+	// convertPage is how many rows of an older index are converted in one commit.
+	convertPage = 4096
+
+	// convertTimeout bounds the wait for the older index's own lock, which ours makes moot.
+	convertTimeout = 5 * time.Second
 
 	// maxReserve and maxReserveInodes cap the defaults of Config on large disks.
 	maxReserve       = 256 << 20

@@ -3,14 +3,14 @@ package disk
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
+	"errors"
 	"slices"
 	"time"
 
-	"github.com/fxamacker/cbor/v2"
-	bolt "go.etcd.io/bbolt"
-
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/fxamacker/cbor/v2"
 )
 
 var _ cas.Names = (*Store)(nil)
@@ -39,12 +39,10 @@ func decodeName(k, v []byte) (n cas.Name, r nameRecord, ok bool) {
 	return n, r, true
 }
 
-func (u *update) putName(n cas.Name, r nameRecord) error {
-	return u.Bucket(bNames).Put(nameKey(n), marshal(r))
-}
+func (u *update) putName(n cas.Name, r nameRecord) { u.put(tNames, marshal(r), nameKey(n)) }
 
 // Bind implements cas.Names.
-func (s *Store) Bind(_ context.Context, _ cas.Class, bs ...cas.Binding) error {
+func (s *Store) Bind(_ context.Context, class cas.Class, bs ...cas.Binding) error {
 	const op = "cas bind"
 	for _, b := range bs {
 		if b.Name.Space == 0 || b.Ref.Digest.IsZero() || b.Ref.Size < 0 {
@@ -56,11 +54,11 @@ func (s *Store) Bind(_ context.Context, _ cas.Class, bs ...cas.Binding) error {
 		return err
 	}
 	defer leave()
-	return s.fail(op, s.bind(bs...))
+	return s.fail(op, s.bind(class, bs...))
 }
 
 // bind writes what is new. The caller stands between enter and leave.
-func (s *Store) bind(bs ...cas.Binding) error {
+func (s *Store) bind(class cas.Class, bs ...cas.Binding) error {
 	hour := hourOf(s.cfg.Clock.Wall())
 	fresh := slices.DeleteFunc(slices.Clone(bs), func(b cas.Binding) bool {
 		have, ok := s.nameRecord(b.Name)
@@ -69,22 +67,20 @@ func (s *Store) bind(bs ...cas.Binding) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	return s.update(func(u *update) error {
+	return s.write(class == cas.Durable, func(u *update) error {
 		for _, b := range fresh {
-			if err := u.putName(b.Name, nameRecord{Ref: b.Ref, Hour: hour}); err != nil {
-				return err
-			}
+			u.putName(b.Name, nameRecord{Ref: b.Ref, Hour: hour})
 		}
 		return nil
 	})
 }
 
 func (s *Store) nameRecord(n cas.Name) (r nameRecord, ok bool) {
-	_ = s.db.View(func(tx *bolt.Tx) error { // fails only when the store is closed: then nothing is here
-		k := nameKey(n)
-		_, r, ok = decodeName(k, tx.Bucket(bNames).Get(k))
-		return nil
-	})
+	k := nameKey(n)
+	v, ok := s.row(tNames, k)
+	if ok {
+		_, r, ok = decodeName(k, v)
+	}
 	return r, ok
 }
 
@@ -110,7 +106,7 @@ func (s *Store) Resolve(_ context.Context, names ...cas.Name) ([]cas.Binding, er
 		}
 		out = append(out, b)
 	}
-	if err := s.bind(stale...); err != nil {
+	if err := s.bind(cas.Cache, stale...); err != nil {
 		s.log.Warn("cas: the use of names cannot be noted; they may be trimmed early", "names", len(stale), "err", err)
 	}
 	return out, nil
@@ -129,11 +125,9 @@ func (s *Store) Unbind(_ context.Context, names ...cas.Name) error {
 
 func (s *Store) unbind(names []cas.Name) error {
 	for page := range slices.Chunk(names, gcPage) {
-		err := s.update(func(u *update) error {
+		err := s.lazily(func(u *update) error {
 			for _, n := range page {
-				if err := u.Bucket(bNames).Delete(nameKey(n)); err != nil {
-					return err
-				}
+				u.drop(tNames, nameKey(n))
 			}
 			return nil
 		})
@@ -153,16 +147,13 @@ func (s *Store) Trim(ctx context.Context, space cas.Space, since time.Time, most
 	}
 	defer leave()
 	var all []cas.Binding
-	err = s.db.View(func(tx *bolt.Tx) error {
-		c := tx.Bucket(bNames).Cursor()
-		for k, v := c.Seek([]byte{byte(space)}); len(k) > 0 && k[0] == byte(space); k, v = c.Next() {
-			if n, r, ok := decodeName(k, v); ok {
-				all = append(all, r.binding(n))
-			}
+	err = s.rows(tNames, []byte{byte(space)}, nil, func(k, v []byte) bool {
+		if n, r, ok := decodeName(k, v); ok {
+			all = append(all, r.binding(n))
 		}
-		return ctx.Err()
+		return ctx.Err() == nil
 	})
-	if err != nil {
+	if err = errors.Join(err, ctx.Err()); err != nil {
 		return 0, s.fail(op, err)
 	}
 	slices.SortStableFunc(all, func(a, b cas.Binding) int { return a.Used.Compare(b.Used) })
@@ -190,26 +181,81 @@ func (s *Store) Keep(_ context.Context, until time.Time, ds ...forgeyard.Digest)
 		return nil, err
 	}
 	defer leave()
+	if err := s.noteKept(until, now, ds); err != nil {
+		return nil, s.fail(op, err)
+	}
 	for _, d := range ds {
-		if d == cas.Empty() {
-			continue
-		}
-		if !s.keep(d, until, now) || !s.present(d) {
+		if d != cas.Empty() && (s.isDying(d) || !s.present(d)) {
 			missing = append(missing, d)
 		}
 	}
 	return missing, nil
 }
 
-// keep notes it, unless a collection is taking the object away right now.
-func (s *Store) keep(d forgeyard.Digest, until, now time.Time) bool {
+// noteKept writes the instant first: a collection that began before sees the row, or has
+// said by then what it takes.
+func (s *Store) noteKept(until, now time.Time, ds []forgeyard.Digest) error {
+	at := until.Unix() + 1 // whole seconds, never too short
+	var fresh []forgeyard.Digest
+	for _, d := range ds {
+		if until.After(now) && d != cas.Empty() && s.keptUntil(d) < at {
+			fresh = append(fresh, d)
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	return s.lazily(func(u *update) error {
+		for _, d := range fresh {
+			u.put(tKept, binary.BigEndian.AppendUint64(nil, uint64(at)), d[:])
+		}
+		return nil
+	})
+}
+
+// keptUntil gives seconds since 1970; 0: nobody was told of it.
+func (s *Store) keptUntil(d forgeyard.Digest) int64 {
+	v, _ := s.row(tKept, d[:])
+	return decodeKept(v)
+}
+
+func decodeKept(v []byte) int64 {
+	if len(v) != 8 {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(v))
+}
+
+func (s *Store) isDying(d forgeyard.Digest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, dying := s.dying[d]; dying {
-		return false
+	_, dying := s.dying[d]
+	return dying
+}
+
+// forgetKept drops the instants that are over.
+func (s *Store) forgetKept(ctx context.Context) error {
+	now := s.cfg.Clock.Wall().Unix()
+	var over [][]byte
+	err := s.rows(tKept, nil, nil, func(k, v []byte) bool {
+		if decodeKept(v) <= now {
+			over = append(over, slices.Clone(k))
+		}
+		return ctx.Err() == nil
+	})
+	if err != nil {
+		return err
 	}
-	if until.After(now) && until.After(s.keepUntil[d]) {
-		s.keepUntil[d] = until
+	for page := range slices.Chunk(over, gcPage) {
+		err := s.lazily(func(u *update) error {
+			for _, k := range page {
+				u.drop(tKept, k)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 	}
-	return true
+	return nil
 }

@@ -11,9 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fxamacker/cbor/v2"
-	bolt "go.etcd.io/bbolt"
-
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 )
@@ -159,11 +156,11 @@ func (p *partialState) resume(ctx context.Context, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	rec, known := s.partialRecords()[p.id]
+	rec, known := s.partialRecord(p.id)
 	whole := st.Size() == p.m.Size
 	if whole && known {
 		for i := range p.have {
-			if i/8 < len(rec.Bits) && rec.Bits[i/8]&(1<<(i%8)) != 0 {
+			if rec.has(i) {
 				p.have[i], p.bytes = true, p.bytes+p.m.Blocks[i].Size
 			}
 		}
@@ -394,17 +391,15 @@ func (p *partialState) mark(n int) error {
 	var added int64
 	err := p.s.update(func(u *update) error {
 		added = 0
-		b := u.Bucket(bBlocks)
 		for _, i := range fresh {
 			l := location{off: p.offs[i], size: p.m.Blocks[i].Size, partial: true}
 			added += l.size
-			if err := b.Put(blockKey(p.m.Blocks[i].Digest, p.id), l.encode()); err != nil {
-				return err
-			}
+			u.put(tBlocks, l.encode(), p.m.Blocks[i].Digest[:], p.id[:])
 		}
 		old, now := u.partial(p.id), p.record(p.fresh[n:])
 		u.bytes += now.Have - old.Have
-		return u.putPartial(p.id, now)
+		u.putPartial(p.id, now)
+		return nil
 	})
 	if err != nil {
 		return err
@@ -437,15 +432,17 @@ func (p *partialState) record(unsafe []int) partialRecord {
 	return r
 }
 
-func (u *update) partial(id forgeyard.Digest) (r partialRecord) {
-	if v := u.Bucket(bPartials).Get(id[:]); v == nil || cbor.Unmarshal(v, &r) != nil {
+func (u *update) partial(id forgeyard.Digest) partialRecord {
+	v, ok := u.get(tPartials, id[:])
+	if !ok {
 		return partialRecord{}
 	}
+	r, _ := decodePartial(v) // a damaged one counts as none
 	return r
 }
 
-func (u *update) putPartial(id forgeyard.Digest, r partialRecord) error {
-	return u.Bucket(bPartials).Put(id[:], marshal(r))
+func (u *update) putPartial(id forgeyard.Digest, r partialRecord) {
+	u.put(tPartials, marshal(r), id[:])
 }
 
 // Commit implements cas.Partial.
@@ -526,12 +523,11 @@ func (p *partialState) lose(blocks []int) error {
 	}
 	err := p.s.update(func(u *update) error {
 		for _, i := range blocks {
-			if err := u.Bucket(bBlocks).Delete(blockKey(p.m.Blocks[i].Digest, p.id)); err != nil {
-				return err
-			}
+			u.drop(tBlocks, p.m.Blocks[i].Digest[:], p.id[:])
 		}
 		u.bytes += p.bytes - u.partial(p.id).Have
-		return u.putPartial(p.id, p.record(p.fresh))
+		u.putPartial(p.id, p.record(p.fresh))
+		return nil
 	})
 	var n int64
 	for _, i := range blocks {
@@ -593,7 +589,8 @@ func (p *partialState) discard() error {
 func (s *Store) removePartial(id forgeyard.Digest, m cas.Manifest) error {
 	err := s.update(func(u *update) error {
 		u.bytes -= u.partial(id).Have
-		return u.dropPartial(id, m)
+		u.dropPartial(id, m)
+		return nil
 	})
 	if err != nil {
 		return err
@@ -647,9 +644,9 @@ func (s *Store) forgetPartialBlock(id, block forgeyard.Digest) {
 			return // without its manifest nobody can go on with it
 		}
 		p = newPartialState(s, m, id)
-		rec := s.partialRecords()[id]
+		rec, _ := s.partialRecord(id)
 		for i := range p.have {
-			if i/8 < len(rec.Bits) && rec.Bits[i/8]&(1<<(i%8)) != 0 {
+			if rec.has(i) {
 				p.have[i], p.bytes = true, p.bytes+m.Blocks[i].Size
 			}
 		}
@@ -676,6 +673,3 @@ func (s *Store) bestPartial(whole forgeyard.Digest) (id forgeyard.Digest, best p
 	}
 	return id, best, ok
 }
-
-// isPartial reports whether id is the manifest of a blob on its way in.
-func isPartial(tx *bolt.Tx, id []byte) bool { return tx.Bucket(bPartials).Get(id) != nil }

@@ -19,6 +19,9 @@ func (s *Store) present(d forgeyard.Digest) bool {
 	if !ok {
 		return false
 	}
+	if r.Inline {
+		return true
+	}
 	st, err := os.Lstat(s.blobPath(d, r.Gen))
 	return err == nil && st.Mode().IsRegular() && st.Size() == r.Size
 }
@@ -27,11 +30,14 @@ func notFound(op string, d forgeyard.Digest) error {
 	return forgeyard.Errorf(op, forgeyard.NotFound, "%s is not in the local store", d)
 }
 
-// open opens a whole blob's file, healing the index or setting aside a file of the
-// wrong length on the way (C09).
+// openBlob opens a whole blob's file, healing the index or setting aside a file of the
+// wrong length on the way (C09). There is no file of an object in the index.
 func (s *Store) openBlob(ctx context.Context, op string, d forgeyard.Digest) (*os.File, record, error) {
 	for range 2 {
 		r, ok := s.record(d)
+		if ok && r.Inline {
+			return nil, r, nil
+		}
 		if ok {
 			f, err := os.Open(s.blobPath(d, r.Gen))
 			if err == nil {
@@ -68,8 +74,30 @@ func (s *Store) Has(ctx context.Context, d forgeyard.Digest) bool {
 	if err != nil {
 		return false
 	}
-	closeQuiet(f)
+	closeFile(f)
 	return true
+}
+
+func closeFile(f *os.File) {
+	if f != nil {
+		closeQuiet(f)
+	}
+}
+
+// inline gives the verified bytes of an object that lies in the index.
+func (s *Store) inline(op string, d forgeyard.Digest, r record) ([]byte, error) {
+	b, ok := s.row(tInline, d[:])
+	if !ok {
+		if now, still := s.record(d); !still || now.Gen != r.Gen {
+			return nil, notFound(op, d) // collected meanwhile
+		}
+		return nil, s.corrupt(op, d, r.Gen, "the index has no bytes of it")
+	}
+	if cas.Sum(b) != d {
+		return nil, s.corrupt(op, d, r.Gen, "the bytes do not match the name")
+	}
+	s.noteUse(d, r)
+	return b, nil
 }
 
 // Open implements cas.Store.
@@ -82,6 +110,14 @@ func (s *Store) Open(ctx context.Context, d forgeyard.Digest) (cas.Object, error
 	if err != nil {
 		return nil, err
 	}
+	if r.Inline {
+		b, err := s.inline(op, d, r)
+		if err != nil {
+			return nil, err
+		}
+		return &object{s: s, ref: r.ref(d), gen: r.Gen, blocks: []cas.Block{{Digest: d, Size: r.Size}}, offs: []int64{0}, buf: b}, nil
+	}
+	s.noteUse(d, r)
 	o := &object{s: s, ref: r.ref(d), gen: r.Gen, f: f, cur: -1}
 	if r.Size <= cas.BlockSize {
 		o.blocks, o.offs = []cas.Block{{Digest: d, Size: r.Size}}, []int64{0}
@@ -121,6 +157,13 @@ func (s *Store) loadManifest(md forgeyard.Digest) (cas.Manifest, error) {
 	r, ok := s.record(md)
 	if !ok || r.Size > cas.BlockSize {
 		return cas.Manifest{}, notFound("cas manifest", md)
+	}
+	if r.Inline {
+		b, err := s.inline("cas manifest", md, r)
+		if err != nil {
+			return cas.Manifest{}, err
+		}
+		return cas.DecodeManifest(b)
 	}
 	b, err := os.ReadFile(s.blobPath(md, r.Gen))
 	if err != nil {
@@ -317,7 +360,11 @@ func (s *Store) smallBlob(ctx context.Context, op string, d forgeyard.Digest) ([
 	if err != nil {
 		return nil, err
 	}
+	if r.Inline {
+		return s.inline(op, d, r)
+	}
 	defer closeQuiet(f)
+	s.noteUse(d, r)
 	if r.Size > cas.BlockSize {
 		return nil, forgeyard.Errorf(op, forgeyard.NotFound, "%s is a blob of %d bytes, not a block; ask for the blocks of its manifest %s", d, r.Size, r.ref(d).Manifest)
 	}
@@ -340,6 +387,7 @@ func (s *Store) readLocation(op string, d forgeyard.Digest, l location) ([]byte,
 			return nil, notFound(op, d)
 		}
 		path, gen = s.blobPath(l.container, r.Gen), r.Gen
+		s.noteUse(l.container, r)
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -382,7 +430,7 @@ func (s *Store) BlockSize(ctx context.Context, d forgeyard.Digest) (int64, error
 	if err != nil {
 		return 0, err
 	}
-	closeQuiet(f)
+	closeFile(f)
 	if r.Size > cas.BlockSize {
 		return 0, notFound(op, d)
 	}
@@ -406,12 +454,84 @@ func (s *Store) Path(ctx context.Context, d forgeyard.Digest) (string, func(), e
 		release()
 		return "", nil, err
 	}
+	if r.Inline {
+		defer release() // a copy needs nobody's leave to stay
+		return s.inlinePath(op, d, r)
+	}
 	defer closeQuiet(f)
+	s.noteUse(d, r)
 	if err := s.vouch(ctx, op, d, r, f); err != nil {
 		release()
 		return "", nil, err
 	}
 	return s.blobPath(d, r.Gen), sync.OnceFunc(release), nil
+}
+
+// inlinePath makes a file of an object that lies in the index, for as long as somebody
+// needs its path.
+func (s *Store) inlinePath(op string, d forgeyard.Digest, r record) (string, func(), error) {
+	b, err := s.inline(op, d, r)
+	if err != nil {
+		return "", nil, err
+	}
+	res, err := s.reserve(op, r.Size)
+	if err != nil {
+		return "", nil, err
+	}
+	defer res.end()
+	f, err := s.createTemp()
+	if err != nil {
+		return "", nil, s.fail(op, err)
+	}
+	path := f.Name()
+	remove := sync.OnceFunc(func() {
+		if err := os.Remove(path); err != nil {
+			s.log.Warn("cas: a temporary file stays until the next start", "file", path, "err", err)
+		}
+	})
+	_, err = f.Write(b)
+	if err = errors.Join(err, seal(f)); err != nil {
+		remove()
+		return "", nil, s.fail(op, err)
+	}
+	return path, remove, nil
+}
+
+// noteUse remembers the hour in which an object was used, for evictions. It is written
+// with many others, and may be lost.
+func (s *Store) noteUse(d forgeyard.Digest, r record) {
+	hour := hourOf(s.cfg.Clock.Wall())
+	if r.Used >= hour {
+		return
+	}
+	s.mu.Lock()
+	s.used[d] = hour
+	full := len(s.used) == maxUsed
+	s.mu.Unlock()
+	if full {
+		if err := s.saveUsed(); err != nil {
+			s.log.Warn("cas: the use of objects cannot be noted; they may be evicted early", "err", err)
+		}
+	}
+}
+
+func (s *Store) saveUsed() error {
+	s.mu.Lock()
+	used := s.used
+	s.used = map[forgeyard.Digest]int64{}
+	s.mu.Unlock()
+	if len(used) == 0 {
+		return nil
+	}
+	return s.lazily(func(u *update) error {
+		for d, hour := range used {
+			if r, ok := u.record(d); ok {
+				r.Used = hour
+				u.putRecord(d, r)
+			}
+		}
+		return nil
+	})
 }
 
 // Stat implements cas.Store.
@@ -424,7 +544,7 @@ func (s *Store) Stat(ctx context.Context, d forgeyard.Digest) (cas.Info, error) 
 	f, r, err := s.openBlob(ctx, op, d)
 	switch {
 	case err == nil:
-		closeQuiet(f)
+		closeFile(f)
 		info = cas.Info{Ref: r.ref(d), Stored: s.stored(r), Complete: true, Have: r.Size}
 	case forgeyard.KindOf(err) == forgeyard.NotFound:
 		md, p, ok := s.bestPartial(d)

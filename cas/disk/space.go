@@ -40,6 +40,13 @@ func (sp *space) init(s *Store) {
 	sp.ballast = max(minBallast, min(maxBallast, d.total/256))
 }
 
+func (s *Store) inlineMost() int64 {
+	if s.cfg.Inline == 0 {
+		return defaultInline
+	}
+	return s.cfg.Inline
+}
+
 // reservation is room that one write was promised.
 type reservation struct {
 	s      *Store

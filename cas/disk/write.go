@@ -172,19 +172,19 @@ func (w *spool) small(b []byte) (cas.Ref, error) {
 	if w.claim(ref.Digest) {
 		return ref, w.here(ref, ref.Digest)
 	}
-	path, err := w.writeTemp(b)
+	f, err := w.stage(ref.Digest, b)
 	if err != nil {
 		return ref, err
 	}
 	j := newJob(w.o.Class)
-	j.files = []file{{digest: ref.Digest, tmp: path, size: ref.Size}}
+	j.files = []file{f}
 	return ref, w.commit(ref, j)
 }
 
 // here ends a put of what is here already.
 func (w *spool) here(ref cas.Ref, ds ...forgeyard.Digest) error {
 	if w.sha != nil {
-		if err := w.s.bind(cas.Binding{Name: cas.Name{Space: cas.SpaceSHA256, Key: w.o.SHA256}, Ref: ref}); err != nil {
+		if err := w.s.bind(w.o.Class, cas.Binding{Name: cas.Name{Space: cas.SpaceSHA256, Key: w.o.SHA256}, Ref: ref}); err != nil {
 			return err
 		}
 	}
@@ -345,13 +345,26 @@ func (w *spool) large() (cas.Ref, error) {
 	} else {
 		j.files = append(j.files, file{digest: ref.Digest, size: ref.Size}) // it is here; only its manifest is new
 	}
-	path, err := w.writeTemp(enc)
+	f, err := w.stage(ref.Manifest, enc)
 	if err != nil {
 		return ref, err
 	}
-	j.files = append(j.files, file{digest: ref.Manifest, tmp: path, size: int64(len(enc))})
+	j.files = append(j.files, f)
 	j.proved = []proof{{whole: ref.Digest, digest: ref.Manifest, m: m, plain: !w.o.ByContent}}
 	return ref, w.commit(ref, j)
+}
+
+// stage makes ready what is at most a block: a small object goes into the index, and what
+// is larger into a file.
+func (w *spool) stage(d forgeyard.Digest, b []byte) (file, error) {
+	if int64(len(b)) > w.s.inlineMost() {
+		path, err := w.writeTemp(b)
+		return file{digest: d, tmp: path, size: int64(len(b))}, err
+	}
+	if err := w.room(int64(len(b))); err != nil {
+		return file{}, err
+	}
+	return file{digest: d, inline: slices.Clone(b), size: int64(len(b))}, nil
 }
 
 func (w *spool) writeTemp(b []byte) (string, error) {
@@ -405,23 +418,30 @@ func (s *Store) harden(c cas.Class, ds ...forgeyard.Digest) error {
 		if !ok || r.Synced {
 			continue
 		}
-		f, err := os.Open(s.blobPath(d, r.Gen))
-		if err != nil {
-			return err
+		if !r.Inline {
+			if err := s.syncBlob(d, r.Gen); err != nil {
+				return err
+			}
 		}
-		dir := s.blobDir(d)
-		err = errors.Join(f.Sync(), f.Close(), syncPath(dir), syncPath(filepath.Dir(dir)), syncPath(filepath.Join(s.cfg.Dir, blobsDir)))
-		if err != nil {
-			return err
-		}
-		err = s.update(func(u *update) error {
+		err := s.update(func(u *update) error {
 			if now, ok := u.record(d); ok && now.Gen == r.Gen {
 				now.Synced = true
-				return u.putRecord(d, now)
+				u.putRecord(d, now)
 			}
 			return nil
 		})
 		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncBlob makes the file of a blob and its name safe.
+func (s *Store) syncBlob(d forgeyard.Digest, gen uint64) error {
+	dir := s.blobDir(d)
+	for _, p := range []string{s.blobPath(d, gen), dir, filepath.Dir(dir), filepath.Join(s.cfg.Dir, blobsDir)} {
+		if err := syncPath(p); err != nil {
 			return err
 		}
 	}

@@ -6,7 +6,7 @@ package arch
 // Keys: "dir: Function", "dir: (*Type).Method", "dir/file.go", "dir/".
 var reasons = map[string]string{
 	"cmd/forgeyard-node/": "one file for each command noun, and no logic of the product: it grows with the nouns",
-	"cas/disk/":           "one lock order over index, partials, quarantine and collection; the index gets a package of its own when it moves to another database",
+	"cas/disk/":           "one lock order over rows, partials, quarantine and collection; the database below has a package of its own",
 	"cas/peer/":           "links, lanes and sessions share one lock order; the ask protocol alone could go, and is read together with them",
 	"consensus/":          "the guards are read against one life of a group; its stores get a package when there is a second kind",
 	"mesh/":               "identity and enrolment are the natural cut; they share the secret type and the file rules with the rest",

@@ -40,6 +40,7 @@ var table = []line{
 	{dir: "job", pure: true},
 	{dir: "cas", pure: true, context: true},
 	{dir: "cas/castest"},
+	{dir: "cas/disk/index", only: []string{}},
 	{dir: "cas/disk"},
 	{dir: "cas/peer/bulk"},
 	{dir: "cas/peer"},

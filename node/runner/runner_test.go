@@ -146,7 +146,7 @@ func TestFailures(t *testing.T) {
 		}, job.InputFetch, 0},
 		"corrupt input RA-190 C01": {func(b *bench) job.Spec {
 			s := spec("echo ran")
-			ref := b.put(strings.Repeat("good", 1000))
+			ref := b.put(strings.Repeat("good", 5000))
 			spoil(b.t, filepath.Join(b.dir, "cas"), "goodgood")
 			s.Inputs = []job.Input{{Path: "source/x", Digest: ref.Digest, Size: ref.Size}}
 			return s
