@@ -112,8 +112,8 @@ sim-long: ## fresh simulated sites for HOURS=8, after every seeded fault was loo
 explore: ## everything that can happen to two runners, a job, a device and an uplink: for SECONDS=60, or to DEPTH=n steps (COMPANY=name for one; TROUBLES=2 at once to the end)
 	go test ./simulation/explore -count=1 -timeout 30m -v -run '^TestExplore$$' -args -seconds=$(if $(filter environment undefined,$(origin SECONDS)),60,$(SECONDS)) -depth=$(DEPTH) $(if $(TROUBLES),-troubles=$(TROUBLES)) $(if $(COMPANY),-company='$(COMPANY)')
 .PHONY: sim-raft
-sim-raft: ## sites with the real Raft in virtual time, replayed exactly: RAFTSEEDS=n of them, or one in full with SEED=n
-	@SEEDS=$(RAFTSEEDS) scripts/sim-raft.sh
+sim-raft: ## sites with the real Raft in virtual time, replayed exactly: RAFTSEEDS=n of them, or one in full with SEED=n (RENEW=1 writes their digests anew)
+	@SEEDS=$(RAFTSEEDS) RENEW=$(RENEW) scripts/sim-raft.sh
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME=10s (PKG=./cas for one package)

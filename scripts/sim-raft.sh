@@ -7,8 +7,10 @@
 #   SEEDS=100 FIRST=1 scripts/sim-raft.sh   many, without; stops at nothing, fails at the end
 #   FAULT=heartbeats SEED=3 …               the same with a fault of faults_test.go put in
 #   TESTS=TestFaults scripts/sim-raft.sh    every seeded fault, until it is seen
+#   RENEW=1 scripts/sim-raft.sh             writes simulation/testdata/raft-digests anew
 #
-# With a Go that the overlay does not know everything runs as well, and does not replay.
+# What the first seeds end with is held against simulation/testdata/raft-digests, which
+# another machine has written. With a Go that the overlay does not know everything runs as well, and does not replay.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/.cache/sim-raft
@@ -76,13 +78,50 @@ cat "$logs"/[0-9]* | awk -v took="$(echo "$(date +%s.%N) $began" | awk '{print $
   }'
 [ ! -e "$logs/failed" ]
 
+# The same seeds end with the same digests on every machine: with the same Go, and the
+# sources that made them. A trace is made of what is compiled into it, tests included.
+kept=simulation/testdata/raft-digests
+mine=$out/digests
+sources() {
+  cat go.sum internal/overlay/edits.go simulation/raftsim/*_test.go
+  go list -deps -f '{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}' ./simulation/raftsim | LC_ALL=C sort | xargs cat
+}
+digests() {
+  echo '# What `make sim-raft SEED=n` ends with, to be compared on other machines; see scripts/sim-raft.sh.'
+  echo "go $(go env GOVERSION)"
+  echo "sources $(sources | sha256sum | cut -c1-64)"
+  for i in $(seq "$first" $((first + seeds - 1))); do
+    sed -n "s/^PLAYED seed=\([0-9]*\) .* trace=\(b3:[0-9a-f]*\)$/seed \1 \2/p" "$logs/$i"
+  done
+}
+if [ "${#flags[@]}" -gt 0 ] && [ -z "${FAULT:-}" ] && [ "$first" -eq 1 ]; then
+  digests >"$mine"
+  [ -z "${RENEW:-}" ] || cp "$mine" "$kept"
+  same=$(comm -12 <(grep '^seed' "$kept" | LC_ALL=C sort) <(grep '^seed' "$mine" | LC_ALL=C sort) | wc -l)
+  both=$(join <(grep '^seed' "$kept" | cut -d' ' -f2 | LC_ALL=C sort) <(grep '^seed' "$mine" | cut -d' ' -f2 | LC_ALL=C sort) | wc -l)
+  again="if that is meant: make sim-raft RENEW=1"
+  if [ "$same" -eq "$both" ]; then
+    echo "$same sites end as they did on the machine that wrote $kept"
+  elif ! diff -q <(grep '^go ' "$kept") <(grep '^go ' "$mine") >/dev/null; then
+    echo "sim-raft: $kept was written with $(sed -n 's/^go //p' "$kept"), and this is $(go env GOVERSION), whose scheduler may choose otherwise: nothing to compare with; $again"
+  elif diff -q <(grep '^sources ' "$kept") <(grep '^sources ' "$mine") >/dev/null; then
+    echo "sim-raft: the same sources give other traces on this machine: $((both - same)) of $both sites do not replay here: diff $kept $mine" >&2
+    exit 1
+  else
+    echo "sim-raft: the sources changed since $kept was written, and with them $((both - same)) of $both traces; $again" >&2
+    [ -z "${CI:-}" ] || exit 1
+  fi
+fi
+
 # The same seed gives the same bytes: an honest site, and one whose leader handles
 # heartbeats beside its main loop (hashicorp/raft#695), which must be found and replayed.
 [ "${#flags[@]}" -gt 0 ] || exit 0
+# other is a run in other surroundings: none of them may be seen.
+other=(env -i "PATH=$PATH" HOME=/nowhere TZ=Asia/Kathmandu "SOME_OTHER=$RANDOM" GODEBUG=cpu.all=off "${run[@]:4}")
 replay() { # replay SEED FAULT: plays twice at once, under different surroundings
   local a=$out/replay.1 b=$out/replay.2
   "${run[@]}" -test.v -test.run '^TestSeed$' "-seed=$1" "-fault=$2" >"$a" 2>&1 &
-  (cd / && env "SOME_OTHER=$RANDOM" "${run[@]}" -test.v -test.run '^TestSeed$' "-seed=$1" "-fault=$2" >"$b" 2>&1) || true
+  (cd / && "${other[@]}" -test.v -test.run '^TestSeed$' "-seed=$1" "-fault=$2" >"$b" 2>&1) || true
   wait $! || true
   trace() { sed -n '/^ *0\.000000s/,/^TRACE/p; /^TRACE/q' "$1"; }
   if ! cmp <(trace "$a") <(trace "$b") || ! grep -q '^TRACE b3:' "$a"; then

@@ -69,7 +69,7 @@ func draw(r *rand.Rand) shape {
 			s.mischief = append(s.mischief, m)
 		}
 	}
-	s.gossip = r.IntN(3) == 0
+	s.gossip = r.IntN(2) == 0
 	if len(s.mischief) == 0 {
 		s.mischief = allMischief
 	}

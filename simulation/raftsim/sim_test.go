@@ -64,8 +64,8 @@ func TestSeed(t *testing.T) {
 	start := time.Now()
 	r := play(t, *seed, o)
 	took := time.Since(start)
-	fmt.Printf("PLAYED seed=%d virtual_s=%.0f real_s=%.1f commands=%d elections=%d jobs=%d reads=%d restarts=%d installs=%d lost=%d replays=%d\n",
-		r.Seed, r.Virtual.Seconds(), took.Seconds(), r.Entries, r.Elections, r.Acked, r.Reads, r.Restarts, r.Installs, r.Lost, bit(r.Replays))
+	fmt.Printf("PLAYED seed=%d virtual_s=%.0f real_s=%.1f commands=%d elections=%d jobs=%d reads=%d restarts=%d installs=%d lost=%d replays=%d trace=%s\n",
+		r.Seed, r.Virtual.Seconds(), took.Seconds(), r.Entries, r.Elections, r.Acked, r.Reads, r.Restarts, r.Installs, r.Lost, bit(r.Replays), strings.TrimPrefix(r.Trace, "TRACE "))
 	if !r.Replays {
 		fmt.Println("this run does not replay: it was not built with the runtime overlay, or has more than one processor")
 	}
