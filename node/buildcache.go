@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -52,7 +53,7 @@ func (n *Node) openBuildCache(_ context.Context, cl *closers) error {
 		},
 	}
 	if cfg.Peers {
-		c.Peers = cachePeers{n}
+		c.Peers = &cachePeers{n: n}
 	}
 	cache, err := cacheapi.New(c)
 	if err != nil {
@@ -153,55 +154,100 @@ func CacheAddress(dir string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// cachePeers are the other members, as a build cache sees them.
-type cachePeers struct{ n *Node }
+// cachePeers are the other members, as a build cache sees them. A build asks hundreds of
+// times, so one that did not answer is left alone for a while: a dead member costs its
+// deadline once, and not with each question.
+type cachePeers struct {
+	n *Node
 
-var _ cacheapi.Peers = cachePeers{}
+	mu    sync.Mutex
+	quiet map[forgeyard.RunnerID]forgeyard.Instant // not asked until then
+}
+
+var _ cacheapi.Peers = (*cachePeers)(nil)
+
+// cacheQuiet is how long a member that did not answer is left alone.
+const cacheQuiet = 10 * time.Second
+
+// asked are the members worth a question now.
+func (p *cachePeers) asked(all []forgeyard.RunnerID, now forgeyard.Instant) []forgeyard.RunnerID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []forgeyard.RunnerID
+	for _, t := range all {
+		if until, ok := p.quiet[t]; ok && now < until {
+			continue
+		}
+		delete(p.quiet, t)
+		out = append(out, t)
+	}
+	return out
+}
+
+func (p *cachePeers) silent(t forgeyard.RunnerID, now forgeyard.Instant) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.quiet == nil {
+		p.quiet = map[forgeyard.RunnerID]forgeyard.Instant{}
+	}
+	p.quiet[t] = now.Add(cacheQuiet)
+}
 
 // Lookup implements cacheapi.Peers.
-func (p cachePeers) Lookup(ctx context.Context, names []cas.Name) []cacheapi.Claim {
-	ctx, cancel := context.WithTimeout(ctx, cacheLookup)
+func (p *cachePeers) Lookup(ctx context.Context, names []cas.Name) []cacheapi.Claim {
+	within, cancel := context.WithTimeout(ctx, cacheLookup)
 	defer cancel()
 	req := &forgeyardv1.CacheNamesRequest{}
 	for _, x := range names {
 		req.Names = append(req.Names, &forgeyardv1.CacheName{Space: uint32(x.Space), Key: x.Key[:]})
 	}
-	var mu sync.Mutex
-	var out []cacheapi.Claim
+	targets := p.asked(p.n.targets(), p.n.clock.Now())
+	answers := make([][]cacheapi.Claim, len(targets))
 	var wg sync.WaitGroup
-	for _, t := range p.n.targets() {
+	for i, t := range targets {
 		wg.Go(func() {
-			c, err := p.n.peers.runner(t)
+			m, err := p.ask(within, t, req)
 			if err != nil {
+				if ctx.Err() == nil { // it is the member's silence, not the tool's
+					p.silent(t, p.n.clock.Now())
+				}
 				return
 			}
-			r, err := c.CacheNames(ctx, connect.NewRequest(req))
-			if err != nil {
-				return // who does not answer has nothing to offer now
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			for _, b := range r.Msg.Bindings {
-				if x, err := claimFromWire(b); err == nil {
-					out = append(out, cacheapi.Claim{Binding: x, Provider: string(t)})
-				}
-			}
+			answers[i] = claimsOf(m, string(t), names)
 		})
 	}
 	wg.Wait()
-	return onlyAsked(out, names)
+	return slices.Concat(answers...)
 }
 
-// onlyAsked drops what nobody asked for: a member's answer binds no other name.
-func onlyAsked(all []cacheapi.Claim, names []cas.Name) []cacheapi.Claim {
-	asked := map[cas.Name]bool{}
-	for _, x := range names {
-		asked[x] = true
+// maxCacheAnswer bounds what a member may answer: 1024 bindings of about 200 bytes.
+const maxCacheAnswer = 1 << 20
+
+func (p *cachePeers) ask(ctx context.Context, t forgeyard.RunnerID, req *forgeyardv1.CacheNamesRequest) (*forgeyardv1.CacheNamesResponse, error) {
+	c, err := p.n.peers.runner(t, connect.WithReadMaxBytes(maxCacheAnswer))
+	if err != nil {
+		return nil, err
 	}
-	out := all[:0]
-	for _, cl := range all {
-		if asked[cl.Name] {
-			out = append(out, cl)
+	r, err := c.CacheNames(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	return r.Msg, nil
+}
+
+// claimsOf reads a member's answer: one claim for each name that was asked for, and none
+// for another.
+func claimsOf(m *forgeyardv1.CacheNamesResponse, provider string, names []cas.Name) []cacheapi.Claim {
+	open := map[cas.Name]bool{}
+	for _, x := range names {
+		open[x] = true
+	}
+	var out []cacheapi.Claim
+	for _, w := range m.Bindings {
+		b, err := claimFromWire(w)
+		if err == nil && open[b.Name] {
+			open[b.Name] = false
+			out = append(out, cacheapi.Claim{Binding: b, Provider: provider})
 		}
 	}
 	return out
@@ -236,10 +282,15 @@ func nameFromWire(w *forgeyardv1.CacheName) (cas.Name, error) {
 }
 
 // Fetch implements cacheapi.Peers.
-func (p cachePeers) Fetch(ctx context.Context, ref cas.Ref, provider string) error {
-	providers := p.n.memberProviders()
+func (p *cachePeers) Fetch(ctx context.Context, ref cas.Ref, provider string) error {
+	var providers []string // the members alone: a build does not wait for the uplink
 	if provider != "" {
-		providers = append([]string{provider}, providers...)
+		providers = append(providers, provider)
+	}
+	for _, t := range p.asked(p.n.targets(), p.n.clock.Now()) {
+		if string(t) != provider {
+			providers = append(providers, string(t))
+		}
 	}
 	if ref.Size < 0 || ref.Manifest.IsZero() && ref.Size > cas.BlockSize {
 		return p.n.exchange.FetchAny(ctx, ref.Digest, providers)
@@ -247,17 +298,8 @@ func (p cachePeers) Fetch(ctx context.Context, ref cas.Ref, provider string) err
 	return p.n.exchange.Fetch(ctx, ref, providers)
 }
 
-// memberProviders are the members alone: a build does not wait for the uplink.
-func (n *Node) memberProviders() []string {
-	var out []string
-	for _, t := range n.targets() {
-		out = append(out, string(t))
-	}
-	return out
-}
-
 // Blame implements cacheapi.Peers.
-func (p cachePeers) Blame(provider, why string) {
+func (p *cachePeers) Blame(provider, why string) {
 	p.n.log.Warn("a member said for what a build cache's name stands, and was wrong", "member", p.n.memberName(forgeyard.RunnerID(provider)), "why", why)
 	p.n.metrics.badPeers.Inc()
 }

@@ -33,18 +33,31 @@ func FuzzCacheClaims(f *testing.F) {
 		if proto.Unmarshal(b, m) != nil {
 			return
 		}
-		var all []cacheapi.Claim
-		for _, w := range m.Bindings {
-			if x, err := claimFromWire(w); err == nil {
-				all = append(all, cacheapi.Claim{Binding: x})
-			}
+		all := claimsOf(m, "n2", []cas.Name{asked})
+		if len(all) > 1 {
+			t.Fatalf("%d answers to one question", len(all))
 		}
-		for _, cl := range onlyAsked(all, []cas.Name{asked}) {
+		for _, cl := range all {
 			if cl.Name != asked || cl.Ref.Digest.IsZero() || cl.Ref.Size < 0 || cl.Ref.Size > cas.MaxBlobSize {
 				t.Fatalf("%+v", cl)
 			}
 		}
 	})
+}
+
+// A member that did not answer is left alone for a while, and then asked again.
+func TestSilentMembersAreLeftAlone(t *testing.T) {
+	p := &cachePeers{}
+	all := []forgeyard.RunnerID{"a", "b"}
+	p.silent("a", 100)
+	for now, want := range map[forgeyard.Instant]int{101: 1, forgeyard.Instant(100).Add(cacheQuiet) - 1: 1} {
+		if got := p.asked(all, now); len(got) != want || got[0] != "b" {
+			t.Errorf("at %d: %v", now, got)
+		}
+	}
+	if got := p.asked(all, forgeyard.Instant(100).Add(cacheQuiet)); len(got) != 2 {
+		t.Errorf("%v", got)
+	}
 }
 
 // Tokens are made once, for this account alone, and whoever asks first makes them.

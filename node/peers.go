@@ -38,17 +38,18 @@ func newPeers(n *Node) *peers {
 }
 
 // to returns the service of the peer at an address of the group: its peer id.
-func (p *peers) to(addr string) forgeyardv1connect.PeerServiceClient {
-	return forgeyardv1connect.NewPeerServiceClient(p.client, "http://"+addr, connect.WithInterceptors(wire.Interceptor{}, connect.UnaryInterceptorFunc(p.n.ownLineage)), connect.WithGRPC())
+func (p *peers) to(addr string, more ...connect.ClientOption) forgeyardv1connect.PeerServiceClient {
+	options := append(more, connect.WithInterceptors(wire.Interceptor{}, connect.UnaryInterceptorFunc(p.n.ownLineage)), connect.WithGRPC())
+	return forgeyardv1connect.NewPeerServiceClient(p.client, "http://"+addr, options...)
 }
 
 // runner returns the service of a member.
-func (p *peers) runner(id forgeyard.RunnerID) (forgeyardv1connect.PeerServiceClient, error) {
+func (p *peers) runner(id forgeyard.RunnerID, more ...connect.ClientOption) (forgeyardv1connect.PeerServiceClient, error) {
 	m, ok := p.n.replica.State().Members.Get(id)
 	if !ok || m.Removed {
 		return nil, forgeyard.Errorf("peer", forgeyard.NotFound, "%s is not a member", id)
 	}
-	return p.to(m.Peer), nil
+	return p.to(m.Peer, more...), nil
 }
 
 func (p *peers) termOf(ctx context.Context, addr string) (uint64, error) {

@@ -496,4 +496,16 @@ func TestValues(t *testing.T) {
 		}
 	}
 	castest.WantKind(t, m.SetValue(t.Context(), k, strings.NewReader("abc"), 4), forgeyard.Invalid)
+
+	out := castest.Bytes(12, 30)
+	put(t, m, b3(out), out)
+	if b, err = proto.Marshal(&repb.ActionResult{OutputFiles: []*repb.OutputFile{{Path: "o", Digest: &repb.Digest{Hash: cas.Sum(out).Hex(), SizeBytes: 30}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetValue(t.Context(), k, bytes.NewReader(b), -1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Value(t.Context(), k); err != nil {
+		t.Errorf("a result in BLAKE3: %v", err)
+	}
 }

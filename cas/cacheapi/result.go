@@ -288,10 +288,14 @@ func (c *Cache) Value(ctx context.Context, name cas.Name) (cas.Object, error) {
 		if err != nil {
 			return err
 		}
-		if r, ok := LooksLikeResult(b); ok {
-			return c.complete(ctx, r, SHA256)
+		r, ok := LooksLikeResult(b)
+		if !ok {
+			return nil
 		}
-		return nil
+		if err = c.complete(ctx, r, SHA256); forgeyard.KindOf(err) == forgeyard.Conflict {
+			err = c.complete(ctx, r, BLAKE3) // over HTTP nobody says which it is
+		}
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -355,9 +359,17 @@ func (c *Cache) Claims(ctx context.Context, names []cas.Name) ([]cas.Binding, er
 	if err != nil {
 		return nil, err
 	}
+	refs := make([]cas.Ref, len(bound))
+	for i, b := range bound {
+		refs[i] = b.Ref
+	}
+	gone, err := c.keep(ctx, refs) // the member is about to fetch them
+	if err != nil {
+		return nil, err
+	}
 	out := bound[:0]
 	for _, b := range bound {
-		if c.cfg.Store.Has(ctx, b.Ref.Digest) || b.Ref.Digest == cas.Empty() {
+		if !gone[b.Ref.Digest] {
 			out = append(out, b)
 		}
 	}

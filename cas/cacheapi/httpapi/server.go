@@ -13,6 +13,7 @@ package httpapi
 
 import (
 	"fmt"
+	"html"
 	"io"
 	"net/http"
 	"strconv"
@@ -258,7 +259,7 @@ func (s *Server) propfind(w http.ResponseWriter, r *http.Request, t Target) {
 	w.Header().Set("Content-Type", "application/xml; charset=utf-8")
 	w.WriteHeader(http.StatusMultiStatus)
 	_, _ = fmt.Fprintf(w, `<?xml version="1.0" encoding="utf-8"?><D:multistatus xmlns:D="DAV:"><D:response><D:href>%s</D:href><D:propstat><D:prop>%s<D:getlastmodified>Thu, 01 Jan 1970 00:00:00 GMT</D:getlastmodified></D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response></D:multistatus>`, // the caller may have gone
-		r.URL.EscapedPath(), what)
+		html.EscapeString(r.URL.EscapedPath()), what)
 }
 
 var statuses = map[forgeyard.Kind]int{

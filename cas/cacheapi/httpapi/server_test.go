@@ -133,6 +133,9 @@ func TestFolders(t *testing.T) {
 	if got := s.do("PROPFIND", "/kv/a/b/c", "", nil, http.StatusMultiStatus); !strings.Contains(got, "<D:getcontentlength>5<") || strings.Contains(got, "collection") {
 		t.Error(got)
 	}
+	if got := s.do("PROPFIND", "/kv/a&b/", "", nil, http.StatusMultiStatus); !strings.Contains(got, "<D:href>/kv/a&amp;b/</D:href>") {
+		t.Error(got)
+	}
 	s.do("GET", "/kv/a/b/", "", nil, http.StatusNotFound)
 	s.do("PUT", "/kv/a/b/", w, strings.NewReader("1"), http.StatusBadRequest)
 	s.do("MKCOL", "/kv/x/", "", nil, http.StatusUnauthorized)
