@@ -137,9 +137,14 @@ func (n *Node) dropPins(ctx context.Context) {
 	}
 }
 
-// relieve collects what nothing keeps when the disk is short: the log and the running
-// work must go on.
+// relieve makes room in the store: above its marks what was used longest ago goes, and all
+// that nothing keeps when the disk is short, for the log and the running work must go on.
 func (n *Node) relieve(ctx context.Context) {
+	if r, err := n.store.Evict(ctx); err != nil {
+		n.log.Warn("the store is above its mark, and nothing could be evicted", "err", err)
+	} else if r.Removed > 0 {
+		n.log.Info("the store was above its mark: what was used longest ago went", "removed", r.Removed, "freed", r.Freed)
+	}
 	if n.pressure() != pressureDisk {
 		return
 	}

@@ -170,14 +170,10 @@ func (s *Store) GC(ctx context.Context, dryRun bool) (cas.GCReport, error) {
 	defer leave()
 	s.gcMu.Lock()
 	defer s.gcMu.Unlock()
-	if len(s.badPins) > 0 {
-		return cas.GCReport{}, forgeyard.Errorf(op, forgeyard.Corrupt, "the pin in %s is unreadable, so what it keeps is unknown", s.badPins[0]).WithHint("remove that file, pin again what must stay, and restart")
+	c, err := s.newCollection(dryRun, goneCollected)
+	if err != nil {
+		return cas.GCReport{}, err
 	}
-	c := &collection{marker: s.newMarker(), dryRun: dryRun, doomed: map[forgeyard.Digest]struct{}{}, why: goneCollected}
-	c.strict = s.lost
-	s.pinMu.Lock()
-	s.freshPins = s.livePins()
-	s.pinMu.Unlock()
 	if err := c.run(ctx); err != nil {
 		return c.report, s.fail(op, err)
 	}
@@ -188,6 +184,20 @@ func (s *Store) GC(ctx context.Context, dryRun bool) (cas.GCReport, error) {
 		s.fillBallast()
 	}
 	return c.report, nil
+}
+
+// newCollection begins one, under gcMu.
+func (s *Store) newCollection(dryRun bool, why gone) (*collection, error) {
+	const op = "cas gc"
+	if len(s.badPins) > 0 {
+		return nil, forgeyard.Errorf(op, forgeyard.Corrupt, "the pin in %s is unreadable, so what it keeps is unknown", s.badPins[0]).WithHint("remove that file, pin again what must stay, and restart")
+	}
+	c := &collection{marker: s.newMarker(), dryRun: dryRun, doomed: map[forgeyard.Digest]struct{}{}, why: why}
+	c.strict = s.lost
+	s.pinMu.Lock()
+	s.freshPins = s.livePins()
+	s.pinMu.Unlock()
+	return c, nil
 }
 
 func (c *collection) run(ctx context.Context) error {

@@ -53,6 +53,14 @@ const (
 	// maxUsed bounds how many uses of objects are remembered before they are written.
 	maxUsed = 1024
 
+	// highMark and lowMark are the shares of the limit, in percent, between which an
+	// eviction works.
+	highMark = 90
+	lowMark  = 80
+
+	// dryDraws is how many samples in a row may give nothing before an eviction ends.
+	dryDraws = 16
+
 	// maxGone and maxGoneAge bound what is remembered of objects that are not here any more:
 	// some 6 MB.
 	maxGone    = 100_000
