@@ -15,7 +15,7 @@ const (
 	maxKeep       = 365 * 24 * time.Hour
 	maxBackoff    = 10 * time.Minute
 	minCacheKeep  = time.Minute
-	maxCacheKeep  = 24*time.Hour - time.Minute // what the store keeps without a pin, less the time between two looks at a clock
+	maxCacheKeep  = 23 * time.Hour // what the store keeps without a pin, less the grain of the cache
 	maxCacheNames = 100_000_000
 	maxShutdown   = 24 * time.Hour
 	maxReset      = 10 * time.Minute

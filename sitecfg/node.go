@@ -131,7 +131,7 @@ type CacheAPIConfig struct {
 	// it the cache is this machine's.
 	Peers bool `yaml:"peers"`
 	// Keep is how long content stays from the moment a client was told that it is there.
-	// Default 12h, at most 24h. Shorter than a build, and the build may fail at its end.
+	// Default 12h, at most 23h. Shorter than a build, and the build may fail at its end.
 	Keep time.Duration `yaml:"keep"`
 	// ForgetAfter is how long a name that nobody uses is remembered. Default 720h.
 	ForgetAfter time.Duration `yaml:"forget_after"`

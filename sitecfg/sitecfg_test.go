@@ -83,7 +83,7 @@ func TestNodeErrors(t *testing.T) {
 		"devices: [{id: a, kind: serial, path: /dev/x, reset: {timeout: 1h}}]":                `n.yaml:1:64: devices[0].reset.timeout: 1h0m0s is not in [100ms, 10m0s]`,
 		"devices: [{id: a, kind: gpio, path: /dev/x}]":                                        `n.yaml:1:25: devices[0].kind: "gpio" is unknown; allowed: serial`,
 		"cache_api: {listen: here}":                                                           `n.yaml:1:21: cache_api.listen: "here" has no port; HOST:PORT is expected`,
-		"cache_api: {keep: 48h}":                                                              `n.yaml:1:19: cache_api.keep: 48h0m0s is not in [1m0s, 23h59m0s]`,
+		"cache_api: {keep: 48h}":                                                              `n.yaml:1:19: cache_api.keep: 48h0m0s is not in [1m0s, 23h0m0s]`,
 		"log: {level: loud}\nshutdown: {grace: 30}":                                           "n.yaml:1:14: log.level: \"loud\" is unknown; allowed: debug, info, warn, error\nn.yaml:2:19: shutdown.grace: 30 is a number; a duration such as 30s or 10m is expected",
 	} {
 		_, err := ParseNode("n.yaml", []byte(in))

@@ -96,7 +96,11 @@ type Stats struct {
 	FalseClaims, Incomplete atomic.Int64 // members' words that were wrong; results whose closure was not to be had
 }
 
-func (c *Cache) until() time.Time { return c.cfg.Clock.Wall().Add(c.cfg.Keep) }
+// until is when a promise of this moment ends: a little later than was said, so that what
+// is asked for again and again is noted once in a while and not each time.
+func (c *Cache) until() time.Time {
+	return c.cfg.Clock.Wall().Add(c.cfg.Keep + keepGrain).Truncate(keepGrain)
+}
 
 // local finds the blobs of ids here, with a zero ref for what is not known or has another
 // size. It promises nothing: keep does.

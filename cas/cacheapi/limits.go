@@ -41,6 +41,9 @@ const (
 	// syncEvery is how much of a spooled upload a power cut may cost.
 	syncEvery = 32 << 20
 
+	// keepGrain is how much longer than was said something may be kept.
+	keepGrain = 10 * time.Minute
+
 	// maxAsked bounds the names in one question to a member.
 	maxAsked = 1024
 
