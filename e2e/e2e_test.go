@@ -34,6 +34,7 @@
 //	died NAME CODE REGEXP        wait until a daemon has ended by itself with CODE and said that
 //	damage FILE TO               a copy with one byte changed in its middle
 //	same FILE FILE               two files have the same bytes
+//	reapi NAME VERB FILE [N]     ask a node's build cache about a file's bytes; VERB is write, status, read, missing, result or hit
 //
 // A PATH is keys and indices with dots between, `count` for a length, `*` for all
 // elements; the values of `*` stand in order with commas between.
@@ -138,7 +139,7 @@ func TestStories(t *testing.T) {
 			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "pause": pause, "resume": resume, "gone": gone, "lives": processLives, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
 			"json": jsonIs, "keep": keep, "wait-json": waitJSON, "expand": expandFile, "pty": openPTY, "tmpfs": mountTmpfs, "fill": fill, "log": logSays,
 			"keepline": keepLine, "forge": forge, "wait-text": waitText, "watch": watch, "said": said, "interrupt": interrupt, "ended": endedBy, "same": sameBytes,
-			"died": died, "damage": damage, "cut": cut,
+			"died": died, "damage": damage, "cut": cut, "reapi": reapi,
 		},
 	})
 }

@@ -253,7 +253,10 @@ func (c *Cache) miss(err error) error {
 		return err
 	}
 	c.Stats.Misses.Add(1)
-	if forgeyard.KindOf(err) == forgeyard.Conflict {
+	switch forgeyard.KindOf(err) {
+	case forgeyard.NotFound:
+		return err
+	case forgeyard.Conflict:
 		c.Stats.Incomplete.Add(1)
 	}
 	return &forgeyard.Error{Op: "build cache", Kind: forgeyard.NotFound, Err: err}
