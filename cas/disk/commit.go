@@ -211,13 +211,13 @@ func (s *Store) syncPaths(paths []string) error {
 	if s.cfg.NoSync || len(paths) == 0 {
 		return nil
 	}
-	if len(paths) >= syncAllFrom && syncAll(s.lock) == nil {
+	if len(paths) >= syncAllFrom && s.cfg.power.all(s.lock) == nil {
 		return nil
 	}
 	var g errgroup.Group
 	g.SetLimit(parallelSyncs)
 	for _, p := range paths {
-		g.Go(func() error { return syncPath(p) })
+		g.Go(func() error { return s.cfg.power.path(p) })
 	}
 	return g.Wait()
 }
@@ -227,7 +227,7 @@ func (s *Store) syncDir(dir string) error {
 	if s.cfg.NoSync {
 		return nil
 	}
-	return syncPath(dir)
+	return s.cfg.power.path(dir)
 }
 
 // noteSynced remembers the folders whose names are safe now.

@@ -36,6 +36,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/disk/index"
@@ -65,7 +67,23 @@ type Config struct {
 	Log *slog.Logger
 	// Clock gives wall time for Stored and pin expiry. Nil: the machine's.
 	Clock clock.Clock
+
+	power syncer // nil: the machine's disk
+	files vfs.FS // of the index; nil: the machine's
 }
+
+// syncer makes what was written survive a power cut.
+type syncer interface {
+	path(string) error   // the bytes of a file, or the names in a folder
+	file(*os.File) error // the bytes of an open file
+	all(*os.File) error  // the whole filesystem of an open file, where there is such a call
+}
+
+type machine struct{}
+
+func (machine) path(p string) error   { return syncPath(p) }
+func (machine) file(f *os.File) error { return f.Sync() }
+func (machine) all(f *os.File) error  { return syncAll(f) }
 
 // Store is a cas.Store in a folder.
 type Store struct {
@@ -124,6 +142,9 @@ func Open(c Config) (*Store, error) {
 	}
 	if c.Clock == nil {
 		c.Clock = clock.System()
+	}
+	if c.power == nil {
+		c.power = machine{}
 	}
 	s := &Store{
 		cfg: c, log: c.Log, jobs: make(chan *job, maxBatch), committed: make(chan struct{}),

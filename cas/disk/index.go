@@ -178,7 +178,7 @@ func (s *Store) openIndex() error {
 	}
 	_, err = os.Stat(dir)
 	made := errors.Is(err, fs.ErrNotExist)
-	o := index.Options{Dir: dir, NoSync: s.cfg.NoSync, Log: s.log}
+	o := index.Options{Dir: dir, FS: s.cfg.files, NoSync: s.cfg.NoSync, Log: s.log}
 	var aside string
 	if s.idx, err = index.Open(o); err != nil && !isNoSpace(err) && !errors.Is(err, fs.ErrPermission) {
 		aside = filepath.Join(s.cfg.Dir, quarantineDir, fmt.Sprintf("index.%d", s.cfg.Clock.Wall().UnixNano()))

@@ -356,7 +356,7 @@ func (p *partialState) flushSome() error {
 	f, fresh := p.f, slices.Clone(p.fresh)
 	if !p.s.cfg.NoSync {
 		p.mu.Unlock()
-		err := f.Sync()
+		err := p.s.cfg.power.file(f)
 		p.mu.Lock()
 		if p.f != f {
 			return nil // committed or closed meanwhile, which flushed all
@@ -378,7 +378,7 @@ func (p *partialState) flush(f *os.File) error {
 		return nil
 	}
 	if !p.s.cfg.NoSync && len(p.fresh) > 0 {
-		if err := f.Sync(); err != nil {
+		if err := p.s.cfg.power.file(f); err != nil {
 			return err
 		}
 	}

@@ -122,10 +122,8 @@ func (s *Store) Unpin(_ context.Context, owner string) error {
 		if err := os.Remove(s.pinPath(owner)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return s.fail(op, err)
 		}
-		if !s.cfg.NoSync {
-			if err := syncPath(filepath.Join(s.cfg.Dir, pinsDir)); err != nil {
-				return s.fail(op, err)
-			}
+		if err := s.syncDir(filepath.Join(s.cfg.Dir, pinsDir)); err != nil {
+			return s.fail(op, err)
 		}
 		delete(s.pins, owner)
 		s.pinEpoch++
@@ -163,7 +161,7 @@ func (s *Store) replaceFile(path string, b []byte) error {
 	}
 	_, err = f.Write(b)
 	if err == nil && !s.cfg.NoSync {
-		err = f.Sync()
+		err = s.cfg.power.file(f)
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
@@ -172,8 +170,5 @@ func (s *Store) replaceFile(path string, b []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	if s.cfg.NoSync {
-		return nil
-	}
-	return syncPath(filepath.Dir(path))
+	return s.syncDir(filepath.Dir(path))
 }

@@ -441,7 +441,7 @@ func (s *Store) harden(c cas.Class, ds ...forgeyard.Digest) error {
 func (s *Store) syncBlob(d forgeyard.Digest, gen uint64) error {
 	dir := s.blobDir(d)
 	for _, p := range []string{s.blobPath(d, gen), dir, filepath.Dir(dir), filepath.Join(s.cfg.Dir, blobsDir)} {
-		if err := syncPath(p); err != nil {
+		if err := s.cfg.power.path(p); err != nil {
 			return err
 		}
 	}
