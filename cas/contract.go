@@ -148,6 +148,13 @@ type Store interface {
 	Usage(ctx context.Context) (Usage, error)
 }
 
+// BlockReader is a Store that saves who serves many blocks a new slice for each.
+type BlockReader interface {
+	// ReadBlock is Block into the caller's buffer, of which it returns a part; when the
+	// buffer is too small it returns a slice of its own.
+	ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte) ([]byte, error)
+}
+
 // Exchange brings content from elsewhere into the local store.
 type Exchange interface {
 	// Fetch returns when the blob is complete in the local store, verified. It tries

@@ -44,7 +44,10 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 )
 
-var _ cas.Store = (*Store)(nil)
+var (
+	_ cas.Store       = (*Store)(nil)
+	_ cas.BlockReader = (*Store)(nil)
+)
 
 // Config says where a store is and what it may use.
 type Config struct {

@@ -38,7 +38,8 @@ type partialState struct {
 	have  []bool
 	fresh []int // verified and written, not marked in the index yet
 
-	flushing bool // somebody syncs
+	marked   int64 // bytes that the index counts
+	flushing bool  // somebody syncs
 
 	whole rolling
 	bytes int64 // of the blocks in have
@@ -158,6 +159,9 @@ func (p *partialState) resume(ctx context.Context, f *os.File) error {
 	}
 	rec, known := s.partialRecord(p.id)
 	whole := st.Size() == p.m.Size
+	if known {
+		p.marked = rec.Have
+	}
 	if whole && known {
 		for i := range p.have {
 			if rec.has(i) {
@@ -398,6 +402,7 @@ func (p *partialState) mark(n int) error {
 		}
 		old, now := u.partial(p.id), p.record(p.fresh[n:])
 		u.bytes += now.Have - old.Have
+		p.marked = now.Have
 		u.putPartial(p.id, now)
 		return nil
 	})
@@ -406,15 +411,20 @@ func (p *partialState) mark(n int) error {
 	}
 	p.known = true
 	p.res.counted(added)
+	p.forgetFresh(fresh)
+	p.fresh = slices.Delete(p.fresh, 0, n)
+	return nil
+}
+
+// forgetFresh leaves it to the index to know where blocks are.
+func (p *partialState) forgetFresh(blocks []int) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	for _, i := range fresh {
+	for _, i := range blocks {
 		if d := p.m.Blocks[i].Digest; p.s.fresh[d].container == p.id {
 			delete(p.s.fresh, d)
 		}
 	}
-	p.fresh = slices.Delete(p.fresh, 0, n)
-	return nil
 }
 
 // record is what the index notes: all that is here, without what is not safe yet.
@@ -464,9 +474,6 @@ func (p *partialState) Commit(ctx context.Context, class cas.Class) (cas.Ref, er
 	}
 	if p.bytes < p.m.Size {
 		return cas.Ref{}, forgeyard.Errorf(op, forgeyard.Conflict, "%d of %d bytes of %s are still missing", p.m.Size-p.bytes, p.m.Size, p.m.Whole)
-	}
-	if err := p.flush(p.f); err != nil {
-		return cas.Ref{}, p.s.fail(op, err)
 	}
 	if err := p.verify(ctx, op); err != nil {
 		return cas.Ref{}, err
@@ -525,8 +532,10 @@ func (p *partialState) lose(blocks []int) error {
 		for _, i := range blocks {
 			u.drop(tBlocks, p.m.Blocks[i].Digest[:], p.id[:])
 		}
-		u.bytes += p.bytes - u.partial(p.id).Have
-		u.putPartial(p.id, p.record(p.fresh))
+		old, now := u.partial(p.id), p.record(p.fresh)
+		u.bytes += now.Have - old.Have
+		p.marked = now.Have
+		u.putPartial(p.id, now)
 		return nil
 	})
 	var n int64
@@ -553,7 +562,7 @@ func (p *partialState) adopt(class cas.Class) error {
 	j := newJob(class)
 	j.files = []file{{digest: p.m.Whole, tmp: path, size: p.m.Size}}
 	j.proved = []proof{{whole: p.m.Whole, digest: p.id, m: p.m, plain: isPlain(p.m)}}
-	j.partial, j.counted = p.id, p.bytes
+	j.partial, j.counted = p.id, p.marked
 	if err := s.submit(j); err != nil {
 		f, oerr := os.OpenFile(path, os.O_RDWR, 0)
 		if oerr == nil {
@@ -565,6 +574,7 @@ func (p *partialState) adopt(class cas.Class) error {
 		_ = os.Remove(path) // the blob came from elsewhere first; a leftover goes with the next collection
 	}
 	p.done.Store(true)
+	p.forgetFresh(p.fresh)
 	p.res.end()
 	return nil
 }

@@ -328,20 +328,25 @@ func (o *object) Close() error {
 
 // Block implements cas.Store.
 func (s *Store) Block(ctx context.Context, d forgeyard.Digest) ([]byte, error) {
+	return s.ReadBlock(ctx, d, nil)
+}
+
+// ReadBlock implements cas.BlockReader.
+func (s *Store) ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte) ([]byte, error) {
 	const op = "cas block"
 	if d == cas.Empty() {
 		return []byte{}, nil
 	}
 	var bad error
 	if r, ok := s.record(d); ok && r.Size <= cas.BlockSize {
-		b, err := s.smallBlob(ctx, op, d)
+		b, err := s.smallBlob(ctx, op, d, buf)
 		if err == nil {
 			return b, nil
 		}
 		bad = err
 	}
 	for _, l := range s.locations(d) {
-		b, err := s.readLocation(op, d, l)
+		b, err := s.readLocation(op, d, l, buf)
 		if err == nil {
 			return b, nil
 		}
@@ -352,11 +357,19 @@ func (s *Store) Block(ctx context.Context, d forgeyard.Digest) ([]byte, error) {
 	if bad != nil && forgeyard.KindOf(bad) != forgeyard.NotFound {
 		return nil, bad
 	}
-	return s.smallBlob(ctx, op, d)
+	return s.smallBlob(ctx, op, d, buf)
+}
+
+// room gives n bytes of buf, or new ones when it is too small.
+func room(buf []byte, n int64) []byte {
+	if int64(len(buf)) >= n {
+		return buf[:n]
+	}
+	return make([]byte, n)
 }
 
 // smallBlob reads and verifies a whole blob of at most a block.
-func (s *Store) smallBlob(ctx context.Context, op string, d forgeyard.Digest) ([]byte, error) {
+func (s *Store) smallBlob(ctx context.Context, op string, d forgeyard.Digest, buf []byte) ([]byte, error) {
 	f, r, err := s.openBlob(ctx, op, d)
 	if err != nil {
 		return nil, err
@@ -369,7 +382,7 @@ func (s *Store) smallBlob(ctx context.Context, op string, d forgeyard.Digest) ([
 	if r.Size > cas.BlockSize {
 		return nil, forgeyard.Errorf(op, forgeyard.NotFound, "%s is a blob of %d bytes, not a block; ask for the blocks of its manifest %s", d, r.Size, r.ref(d).Manifest)
 	}
-	b := make([]byte, r.Size)
+	b := room(buf, r.Size)
 	if _, err := io.ReadFull(f, b); err != nil {
 		return nil, s.fail(op, err)
 	}
@@ -380,7 +393,7 @@ func (s *Store) smallBlob(ctx context.Context, op string, d forgeyard.Digest) ([
 }
 
 // readLocation reads one place where the block should be.
-func (s *Store) readLocation(op string, d forgeyard.Digest, l location) ([]byte, error) {
+func (s *Store) readLocation(op string, d forgeyard.Digest, l location, buf []byte) ([]byte, error) {
 	path, gen := s.partialPath(l.container), uint64(0)
 	if !l.partial {
 		r, ok := s.record(l.container)
@@ -398,7 +411,7 @@ func (s *Store) readLocation(op string, d forgeyard.Digest, l location) ([]byte,
 		return nil, s.fail(op, err)
 	}
 	defer closeQuiet(f)
-	b := make([]byte, l.size)
+	b := room(buf, l.size)
 	if _, err := f.ReadAt(b, l.off); err != nil && err != io.EOF {
 		return nil, s.fail(op, err)
 	}
