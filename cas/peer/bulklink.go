@@ -18,9 +18,15 @@ import (
 type bulkSource struct{ store cas.Store }
 
 func (s bulkSource) Block(ctx context.Context, name forgeyard.Digest, buf []byte, _ bool) (int, error) {
-	b, err := s.store.Block(ctx, name)
-	if err != nil {
-		return 0, err
+	var b []byte
+	var err error
+	if r, ok := s.store.(cas.BlockReader); ok {
+		b, err = r.ReadBlock(ctx, name, buf)
+	} else {
+		b, err = s.store.Block(ctx, name)
+	}
+	if err != nil || len(b) == 0 || &b[0] == &buf[0] {
+		return len(b), err
 	}
 	return copy(buf, b), nil
 }
@@ -142,14 +148,14 @@ func (l *link) window() int64 {
 
 // askBulk sends wants of a lane over the bulk connection. The caller holds sendMu.
 func (l *link) askBulk(a *lane, ws []want) error {
-	park := time.Duration(0)
-	if a.h.sibling {
-		park = parkTime
-	}
 	for len(ws) > 0 {
 		n := 1
-		for n < len(ws) && ws[n].priority == ws[0].priority {
+		for n < len(ws) && ws[n].priority == ws[0].priority && ws[n].park == ws[0].park {
 			n++
+		}
+		park := time.Duration(0)
+		if ws[0].park {
+			park = parkTime
 		}
 		blocks := make([]bulk.Block, n)
 		for i, w := range ws[:n] {
@@ -196,6 +202,7 @@ func (b *bulkLink) Heard(n int, block bool) {
 	b.lastByte.Store(now)
 	if block {
 		b.lastUse.Store(now)
+		b.x.progress.Add(int64(n))
 	}
 	b.x.stats.bytesIn.Add(int64(n))
 }
@@ -211,6 +218,7 @@ func (b *bulkLink) Alive(progress int64) {
 func (b *bulkLink) Block(name forgeyard.Digest, data []byte, release func()) {
 	l := (*link)(b)
 	b.lastUse.Store(b.lastByte.Load())
+	b.x.progress.Add(1)
 	b.x.stats.blocksIn.Add(1)
 	b.x.stats.bulkIn.Add(1)
 	l.mu.Lock()

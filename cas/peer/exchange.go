@@ -97,15 +97,17 @@ const (
 // Exchange brings content from peers and serves it to them. It is safe for
 // concurrent use.
 type Exchange struct {
-	cfg    Config
-	key    uint64 // of this node, for the division among siblings
-	net    network.BitSwapNetwork
-	bulk   bulk.Server
-	lines  transport
-	pool   *bulk.Pool
-	paces  paces
-	server *server.Server
-	stats  counters
+	cfg   Config
+	key   uint64 // of this node, for the division among siblings
+	net   network.BitSwapNetwork
+	bulk  bulk.Server
+	lines transport
+
+	progress atomic.Int64 // grows with the content that comes in, over bulk connections
+	pool     *bulk.Pool
+	paces    paces
+	server   *server.Server
+	stats    counters
 
 	// Goroutines: boxo's server and network; one handler per inbound stream of ours;
 	// what a caller's Fetch starts and waits for. Close ends the first two, cancels
@@ -161,7 +163,7 @@ func New(cfg Config) (*Exchange, error) {
 		server.TaskWorkerCount(sendWorkers),
 	)
 	x.paces = newPaces(cfg.Rates)
-	x.bulk = bulk.Server{Source: bulkSource{cfg.Store}, Parking: &bulk.Parking{}, Clock: cfg.Clock, Stall: cfg.WantTimeout, Progress: x.stats.bytesIn.Load, Sent: x.stats.sent, Refused: x.stats.refused}
+	x.bulk = bulk.Server{Source: bulkSource{cfg.Store}, Parking: &bulk.Parking{}, Clock: cfg.Clock, Stall: cfg.WantTimeout, Progress: x.progress.Load, Sent: x.stats.sent, Refused: x.stats.refused}
 	x.net.Start((*receiver)(x))
 	x.lines.serve(x.serveBulk)
 	cfg.Host.SetStreamHandler(Protocol, x.handle)

@@ -136,6 +136,7 @@ func (s *session) large(ref cas.Ref) error {
 	if err != nil {
 		return forgeyard.E(s.op, forgeyard.Other, err)
 	}
+	s.x.bulk.Parking.Arrived(ref.Manifest) // the store has it now
 	err = s.fill(ref.Manifest, m, part)
 	if err == nil {
 		if _, err = part.Commit(s.ctx, s.class); err != nil {

@@ -32,6 +32,9 @@ const (
 	// came not; it is then asked again, or somebody else.
 	parkTime = 4 * time.Second
 
+	// maxLate is how often a want is waited for at a sibling that goes on with others.
+	maxLate = 4
+
 	// idleBatch is how many blocks that are another's to ask for a lane takes that has
 	// been idle: a slow sibling is helped, not overtaken.
 	idleBatch = 4
@@ -66,6 +69,18 @@ const (
 	// storeWorkers is how many blocks of one pull are handed to the store at once:
 	// enough for its group commit, few enough to bound memory.
 	storeWorkers = 16
+
+	// smallWorkers is the same where all blocks are small, and the time of a commit is
+	// what counts: it is shared by as many as the store commits at once.
+	smallWorkers = 256
+
+	// smallWant is up to which size a block is small.
+	smallWant = 16 << 10
+
+	// firstBytes is what a lane asks for at first; each byte that comes lets it ask for
+	// two more, up to the window. So little is asked for twice by siblings that begin at
+	// the same moment and do not know of each other yet.
+	firstBytes = 2 << 20
 
 	// treeChunk is how many small files of a tree are one pull.
 	treeChunk = 4096

@@ -24,6 +24,7 @@ type want struct {
 	manifest forgeyard.Digest // of the blob that it is a block of; zero: it stands alone
 	index    int              // there
 	priority bulk.Priority
+	park     bool // where it is asked for it is waited for
 }
 
 // arrival is a peer's answer to a want.

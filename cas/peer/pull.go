@@ -44,10 +44,19 @@ type lane struct {
 
 	asked forgeyard.Instant // when wants were last repeated
 	idle  forgeyard.Instant // since when there was nothing for it to ask; zero: there is
+	came  int64             // bytes of blocks that arrived
 
-	refused map[int]bool  // wants this holder does not have; guarded by session.mu
-	late    map[int]int64 // wants that came not in time, and the holder's progress then; guarded by session.mu
-	open    int           // of refused, not done
+	flying int64 // bytes in flight
+
+	refused map[int]bool     // wants this holder does not have; guarded by session.mu
+	late    map[int]lateness // wants that came not in time; guarded by session.mu
+	open    int              // of refused, not done
+}
+
+// lateness is how often a want came not in time, and the holder's progress then.
+type lateness struct {
+	times    int
+	progress int64
 }
 
 // lie is a peer's breach of its word about a want; without one it is about any.
@@ -81,11 +90,16 @@ func (s *session) fetch(ctx context.Context, wants []want, deliver func(ctx cont
 		s: s, wants: wants, deliver: deliver, left: len(wants),
 		index: make(map[forgeyard.Digest]int, len(wants)), pending: make([]int, len(wants)),
 		flights: make([]uint8, len(wants)), owner: make([]*lane, len(wants)), done: make([]bool, len(wants)),
-		lanes: map[*holder]*lane{}, workers: make(chan struct{}, storeWorkers),
+		lanes: map[*holder]*lane{},
 	}
+	workers := smallWorkers
 	for i, w := range wants {
 		p.index[w.digest], p.pending[i] = i, i
+		if w.size > smallWant {
+			workers = storeWorkers
+		}
 	}
+	p.workers = make(chan struct{}, workers)
 	err := p.run(ctx)
 	cancel()
 	p.wg.Wait()
@@ -153,7 +167,7 @@ func (p *pull) missing(n int) []forgeyard.Digest {
 func (p *pull) start(ctx context.Context, h *holder) {
 	a := &lane{
 		p: p, h: h, arrivals: make(chan arrival, p.s.x.cfg.Window), lied: make(chan lie, 1),
-		inflight: map[forgeyard.Digest]flying{}, refused: map[int]bool{}, late: map[int]int64{},
+		inflight: map[forgeyard.Digest]flying{}, refused: map[int]bool{}, late: map[int]lateness{},
 	}
 	p.lanes[h] = a
 	p.wg.Add(1)
@@ -261,7 +275,9 @@ func (a *lane) refill(ctx context.Context) (waits, error) {
 	if n == 0 {
 		return waits{link: changed}, nil
 	}
-	if len(a.inflight) > 0 && (n < x.cfg.Window/4 || bytes < l.window()/4) {
+	allowed := min(l.window(), firstBytes+2*a.came) - a.flying
+	bytes = min(bytes, allowed)
+	if len(a.inflight) > 0 && (n < x.cfg.Window/4 || bytes < min(l.window(), firstBytes+2*a.came)/4) {
 		return waits{}, nil // its own arrivals will make room
 	}
 	if burst := x.paces.burstIn(a.h.uplink); burst > 0 {
@@ -284,10 +300,12 @@ func (a *lane) refill(ctx context.Context) (waits, error) {
 	by := x.cfg.Clock.Now().Add(a.patience() + x.cfg.WantTimeout + time.Duration(ahead)*time.Second/minBlockRate)
 	for _, w := range batch {
 		a.inflight[w.digest] = flying{a.p.index[w.digest], w.size, by}
+		a.flying += w.size
 	}
 	rest, err := l.send(ctx, a, batch)
 	for _, w := range rest {
 		delete(a.inflight, w.digest)
+		a.flying -= w.size
 	}
 	a.p.putBack(a, rest)
 	return waits{link: changed}, err
@@ -300,13 +318,16 @@ func (p *pull) next(a *lane, n int, bytes int64) ([]want, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	div, now := p.stripes(), s.x.cfg.Clock.Now()
-	batch := p.pick(a, n, bytes, func(i int) bool { return div.takes(a, i, p.wants[i].digest) })
+	batch := p.pick(a, n, bytes, func(i int) bool { return div.takes(a, i, p.wants[i]) })
+	for i := range batch {
+		batch[i].park = a.h.sibling
+	}
 	if len(batch) == 0 && len(a.inflight) == 0 {
 		batch = p.hedge(a, n)
 		if a.idle.IsZero() {
 			a.idle = now
 		}
-		if len(batch) == 0 && now.Sub(a.idle) >= s.x.hedgeAfter()/2 {
+		if len(batch) == 0 && div.helps(a) && now.Sub(a.idle) >= s.x.hedgeAfter()/2 {
 			batch = p.pick(a, min(n, idleBatch), bytes, func(int) bool { return true })
 		}
 	} else if len(batch) > 0 {
@@ -435,6 +456,8 @@ func (a *lane) giveBack() {
 func (a *lane) take(ctx context.Context, r arrival) {
 	f := a.inflight[r.digest]
 	delete(a.inflight, r.digest)
+	a.flying -= f.size
+	a.came += int64(len(r.data))
 	if r.data == nil {
 		a.p.refuse(a, f.i, r.late)
 		a.h.link.release(f.size)
@@ -457,10 +480,9 @@ func (p *pull) refuse(a *lane, i int, late bool) {
 	defer p.s.mu.Unlock()
 	if late {
 		// While more came in there since, it is worth waiting for again.
-		now := a.h.link.progress.Load()
-		before, again := a.late[i]
-		a.late[i] = now
-		late = !again || now != before
+		now, before := a.h.link.progress.Load(), a.late[i]
+		late = before.times == 0 || before.times < maxLate && now != before.progress
+		a.late[i] = lateness{before.times + 1, now}
 		p.s.x.stats.late.Add(1)
 	}
 	if !late && !a.refused[i] {

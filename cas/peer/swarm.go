@@ -7,6 +7,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
 )
 
 // Several nodes that bring the same thing in at once are siblings. Each of them
@@ -35,24 +36,20 @@ func keyOf(p libpeer.ID) uint64 {
 type stripes struct {
 	self     uint64
 	siblings []*lane
+	whole    bool // somebody is there who is no sibling
 }
 
-// stripes is empty unless somebody has all and a sibling can share it. The caller
-// holds session.mu.
+// stripes divides among the lanes that are there. The caller holds session.mu.
 func (p *pull) stripes() stripes {
 	out := stripes{self: p.s.x.key}
-	whole := false
 	for _, a := range p.lanes {
 		switch {
 		case a.h.gone:
 		case a.h.sibling:
 			out.siblings = append(out.siblings, a)
 		default:
-			whole = true
+			out.whole = true
 		}
-	}
-	if !whole {
-		out.siblings = nil
 	}
 	return out
 }
@@ -69,17 +66,27 @@ func (s stripes) owner(d forgeyard.Digest) *lane {
 	return best
 }
 
-// takes reports whether a lane is the one that should ask for want i.
-func (s stripes) takes(a *lane, i int, d forgeyard.Digest) bool {
-	if len(s.siblings) == 0 {
+// takes reports whether a lane is the one that should ask for want i. At a sibling
+// only that is waited for which is the sibling's to bring: what two wait for at each
+// other never comes.
+func (s stripes) takes(a *lane, i int, w want) bool {
+	switch {
+	case len(s.siblings) == 0:
 		return true
+	case w.priority > bulk.Content && s.whole:
+		return !a.h.sibling // small, and everything waits for it
 	}
-	o := s.owner(d)
+	o := s.owner(w.digest)
 	if o == nil || o.refused[i] {
 		return !a.h.sibling // ours to take from whoever has all
 	}
 	return o == a
 }
+
+// helps reports whether a lane that has long had nothing to do may ask for what is
+// another's: a whole holder for all, a sibling only where there is none, and then
+// for what it has already.
+func (s stripes) helps(a *lane) bool { return !a.h.sibling || !s.whole }
 
 // beginFetch lets siblings know of a session.
 func (x *Exchange) beginFetch(d forgeyard.Digest, s *session) {

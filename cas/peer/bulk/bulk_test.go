@@ -1,0 +1,603 @@
+package bulk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+)
+
+// memSource serves what is put into it.
+type memSource struct {
+	mu        sync.Mutex
+	blocks    map[forgeyard.Digest][]byte
+	manifests map[forgeyard.Digest]cas.Manifest
+}
+
+func (m *memSource) Block(_ context.Context, name forgeyard.Digest, buf []byte, _ bool) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, ok := m.blocks[name]
+	if !ok {
+		return 0, forgeyard.Errorf("mem", forgeyard.NotFound, "%s is not here", name.Short())
+	}
+	return copy(buf, b), nil
+}
+
+func (m *memSource) Manifest(_ context.Context, name forgeyard.Digest) (cas.Manifest, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	man, ok := m.manifests[name]
+	if !ok {
+		return man, forgeyard.Errorf("mem", forgeyard.NotFound, "%s is not here", name.Short())
+	}
+	return man, nil
+}
+
+// add keeps a blob of so many blocks, all or none of them, and gives its manifest.
+func (m *memSource) add(t testing.TB, seed byte, blocks int, bytesToo bool) (forgeyard.Digest, cas.Manifest) {
+	t.Helper()
+	mb, data := cas.NewManifestBuilder(), map[forgeyard.Digest][]byte{}
+	for i := range blocks {
+		b := bytes.Repeat([]byte{seed, byte(i)}, cas.BlockSize/2)
+		_, _ = mb.Write(b)
+		data[cas.Sum(b)] = b
+	}
+	ref, man, _, err := mb.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.manifests[ref.Manifest] = man
+	if bytesToo {
+		for d, b := range data {
+			m.blocks[d] = b
+		}
+	}
+	return ref.Manifest, man
+}
+
+func (m *memSource) put(b []byte) forgeyard.Digest {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := cas.Sum(b)
+	m.blocks[d] = b
+	return d
+}
+
+// got is what a client was told, in order.
+type got struct {
+	name   forgeyard.Digest
+	data   []byte
+	reason Reason
+	lie    string
+}
+
+type recorder struct {
+	events chan got
+	alive  chan int64
+}
+
+func newRecorder() *recorder {
+	return &recorder{events: make(chan got, 4096), alive: make(chan int64, 64)}
+}
+
+func (r *recorder) Block(name forgeyard.Digest, b []byte, release func()) {
+	r.events <- got{name: name, data: bytes.Clone(b)}
+	release()
+}
+func (r *recorder) Refused(name forgeyard.Digest, why Reason) {
+	r.events <- got{name: name, reason: why}
+}
+func (r *recorder) Lied(name forgeyard.Digest, why string) { r.events <- got{name: name, lie: why} }
+func (r *recorder) Heard(int, bool)                        {}
+func (r *recorder) Alive(p int64) {
+	select {
+	case r.alive <- p:
+	default:
+	}
+}
+
+// next waits for an answer.
+func (r *recorder) next(t *testing.T) got {
+	t.Helper()
+	select {
+	case g := <-r.events:
+		return g
+	case <-time.After(20 * time.Second):
+		t.Fatal("no answer came")
+		panic("unreachable")
+	}
+}
+
+// pair is a client and a server with a pipe between them.
+type pair struct {
+	*Client
+	rec     *recorder
+	src     *memSource
+	clk     *clock.Manual
+	server  *Server
+	conn    net.Conn // the client's end
+	served  chan error
+	clientE chan error
+}
+
+func newPair(t *testing.T, tune ...func(*Server)) *pair {
+	t.Helper()
+	a, b := net.Pipe()
+	p := &pair{
+		rec: newRecorder(), src: &memSource{blocks: map[forgeyard.Digest][]byte{}, manifests: map[forgeyard.Digest]cas.Manifest{}},
+		clk: clock.NewManual(time.UnixMilli(0)), conn: a, served: make(chan error, 1), clientE: make(chan error, 1),
+	}
+	p.server = &Server{Source: p.src, Parking: &Parking{}, Clock: p.clk, Stall: 2 * time.Second, Progress: func() int64 { return 7 }}
+	for _, f := range tune {
+		f(p.server)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { p.served <- p.server.Serve(ctx, b) }()
+	p.Client = NewClient(a, p.rec, NewPool(4), p.clk, 2*time.Second)
+	go func() { p.clientE <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-p.served
+		<-p.clientE
+	})
+	return p
+}
+
+func ask(t *testing.T, c *Client, terms Terms, blocks ...Block) {
+	t.Helper()
+	if err := c.Ask(blocks, terms); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func blocksOf(id forgeyard.Digest, m cas.Manifest, from, to int) (out []Block) {
+	for i := from; i < to; i++ {
+		out = append(out, Block{Name: m.Blocks[i].Digest, Size: m.Blocks[i].Size, Manifest: id, Index: i})
+	}
+	return out
+}
+
+// A range comes in order, each block once; an object by its own name among them.
+func TestRangesAndObjects(t *testing.T) {
+	p := newPair(t)
+	id, m := p.src.add(t, 1, 5, true)
+	small := p.src.put([]byte("small"))
+	ask(t, p.Client, Terms{}, append(blocksOf(id, m, 1, 4), Block{Name: small, Size: 5})...)
+	for i := 1; i < 4; i++ {
+		if g := p.rec.next(t); g.name != m.Blocks[i].Digest || cas.Sum(g.data) != g.name {
+			t.Fatalf("block %d came as %+v", i, g.name.Short())
+		}
+	}
+	if g := p.rec.next(t); g.name != small || string(g.data) != "small" {
+		t.Fatalf("%+v", g)
+	}
+}
+
+// Who lacks something says so, at once and by name.
+func TestRefusals(t *testing.T) {
+	p := newPair(t)
+	id, m := p.src.add(t, 1, 3, false)
+	nobody := cas.Sum([]byte("nobody has it"))
+	ask(t, p.Client, Terms{}, Block{Name: nobody, Size: 9})
+	if g := p.rec.next(t); g.name != nobody || g.reason != Absent {
+		t.Fatalf("%+v", g)
+	}
+	ask(t, p.Client, Terms{}, blocksOf(id, m, 0, 3)...)
+	for i := range 3 {
+		if g := p.rec.next(t); g.name != m.Blocks[i].Digest || g.reason != Absent {
+			t.Fatalf("%+v", g)
+		}
+	}
+	// A range beyond the manifest.
+	beyond := blocksOf(id, m, 0, 1)
+	beyond[0].Index = 3
+	ask(t, p.Client, Terms{}, beyond...)
+	if g := p.rec.next(t); g.reason != Wrong {
+		t.Fatalf("%+v", g)
+	}
+}
+
+// A want is answered when what it waits for arrives, and meanwhile its side hears
+// that the other lives; its time over, it is refused as late.
+func TestParkedUntilItArrives(t *testing.T) {
+	p := newPair(t)
+	data := []byte("on its way")
+	name := cas.Sum(data)
+	ask(t, p.Client, Terms{Park: 4 * time.Second}, Block{Name: name, Size: 10})
+	await(t, func() bool { return p.server.Parking.Waiting() == 1 })
+	for len(p.rec.alive) == 0 {
+		p.clk.Advance(aliveEvery)
+		await(t, func() bool { return true })
+	}
+	if progress := <-p.rec.alive; progress != 7 {
+		t.Fatalf("progress %d", progress)
+	}
+	p.src.put(data)
+	p.server.Parking.Arrived(name)
+	if g := p.rec.next(t); g.name != name || string(g.data) != "on its way" {
+		t.Fatalf("%+v", g)
+	}
+	never := cas.Sum([]byte("never"))
+	ask(t, p.Client, Terms{Park: time.Second}, Block{Name: never, Size: 10})
+	await(t, func() bool { return p.server.Parking.Waiting() == 1 })
+	for len(p.rec.events) == 0 {
+		p.clk.Advance(aliveEvery)
+		await(t, func() bool { return true })
+	}
+	if g := p.rec.next(t); g.name != never || g.reason != Late || p.server.Parking.Waiting() != 0 {
+		t.Fatalf("%+v", g)
+	}
+}
+
+// A parked range waits for its manifest too.
+func TestParkedForItsManifest(t *testing.T) {
+	p := newPair(t)
+	other := &memSource{blocks: map[forgeyard.Digest][]byte{}, manifests: map[forgeyard.Digest]cas.Manifest{}}
+	id, m := other.add(t, 3, 2, true)
+	ask(t, p.Client, Terms{Park: 4 * time.Second}, blocksOf(id, m, 0, 2)...)
+	await(t, func() bool { return p.server.Parking.Waiting() == 1 })
+	p.src.add(t, 3, 2, true)
+	p.server.Parking.Arrived(id)
+	for i := range 2 {
+		if g := p.rec.next(t); g.name != m.Blocks[i].Digest || len(g.data) != cas.BlockSize {
+			t.Fatalf("%+v", g.reason)
+		}
+	}
+}
+
+// await lets other goroutines run until what they do is seen.
+func await(t *testing.T, seen func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		time.Sleep(time.Millisecond)
+		if seen() {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it was not seen")
+		}
+	}
+}
+
+// gate holds the server's reading of blocks until it is opened.
+type gate struct {
+	*memSource
+	open    chan struct{}
+	entered chan struct{}
+}
+
+func (g *gate) Block(ctx context.Context, name forgeyard.Digest, buf []byte, check bool) (int, error) {
+	select {
+	case g.entered <- struct{}{}:
+	default:
+	}
+	<-g.open
+	return g.memSource.Block(ctx, name, buf, check)
+}
+
+// What is urgent waits for one block of content at most; what was cancelled is not sent.
+func TestPriorityAndCancel(t *testing.T) {
+	var g *gate
+	p := newPair(t, func(s *Server) {
+		g = &gate{s.Source.(*memSource), make(chan struct{}), make(chan struct{}, 1)}
+		s.Source = g
+	})
+	id, m := p.src.add(t, 1, 6, true)
+	urgent := p.src.put([]byte("urgent"))
+	ask(t, p.Client, Terms{}, blocksOf(id, m, 0, 6)...)
+	<-g.entered // the first block is being read
+	ask(t, p.Client, Terms{Priority: Urgent}, Block{Name: urgent, Size: 6})
+	if err := p.Cancel([]forgeyard.Digest{m.Blocks[1].Digest, m.Blocks[4].Digest}); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, p.Client, Terms{}, Block{Name: urgent2(p), Size: 1}) // behind it, so that all before was read
+	close(g.open)
+	want := []forgeyard.Digest{m.Blocks[0].Digest, urgent, m.Blocks[2].Digest, m.Blocks[3].Digest, m.Blocks[5].Digest, cas.Sum([]byte("2"))}
+	for i, d := range want {
+		if got := p.rec.next(t); got.name != d {
+			t.Fatalf("answer %d is %s, want %s", i, got.name.Short(), d.Short())
+		}
+	}
+}
+
+func urgent2(p *pair) forgeyard.Digest { return p.src.put([]byte("2")) }
+
+// C19, C03: what exceeds the bound of open wants is refused, never dropped.
+func TestC19MoreThanTheBound(t *testing.T) {
+	var g *gate
+	p := newPair(t, func(s *Server) {
+		g = &gate{s.Source.(*memSource), make(chan struct{}), make(chan struct{}, 1)}
+		s.Source = g
+	})
+	var blocks []Block
+	for i := range MaxOpen + 50 {
+		blocks = append(blocks, Block{Name: p.src.put([]byte{byte(i), byte(i >> 8), 1}), Size: 3})
+	}
+	go func() { _ = p.Ask(blocks, Terms{}) }() // the pipe takes it as the server reads
+	<-g.entered
+	close(g.open)
+	busy, came := 0, 0
+	for range blocks {
+		if got := p.rec.next(t); got.reason == Busy {
+			busy++
+		} else if cas.Sum(got.data) == got.name {
+			came++
+		}
+	}
+	if busy+came != len(blocks) || came < MaxOpen {
+		t.Fatalf("%d busy, %d came", busy, came)
+	}
+}
+
+// A bucket keeps its rate, whatever the pieces, and never lets a block wait for ever.
+func TestBucket(t *testing.T) {
+	b := NewBucket(10 << 20)
+	now, sent := forgeyard.Instant(time.Second), int64(0)
+	start := now
+	for range 200 {
+		d := b.Take(now, cas.BlockSize)
+		sent += cas.BlockSize
+		now = now.Add(d)
+	}
+	took := now.Sub(start).Seconds()
+	if rate := float64(sent-b.Burst()) / took; rate < 9.9*(1<<20) || rate > 10.6*(1<<20) {
+		t.Fatalf("%.1f MiB/s over %.1fs", rate/(1<<20), took)
+	}
+	var none *Bucket
+	if none.Take(now, 1<<30) != 0 || NewBucket(0) != nil || none.Burst() != 0 {
+		t.Fatal("no bound is a bound")
+	}
+}
+
+// What is paced waits its time; what is urgent does not.
+func TestPaced(t *testing.T) {
+	var mu sync.Mutex
+	waits := 0
+	p := newPair(t, func(s *Server) {
+		s.Pace = func(int) time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			waits++
+			return time.Second
+		}
+	})
+	urgent, plain := p.src.put([]byte("urgent")), p.src.put([]byte("plain"))
+	ask(t, p.Client, Terms{Priority: Urgent}, Block{Name: urgent, Size: 6})
+	if g := p.rec.next(t); g.name != urgent {
+		t.Fatalf("%+v", g)
+	}
+	ask(t, p.Client, Terms{}, Block{Name: plain, Size: 5})
+	await(t, func() bool { mu.Lock(); defer mu.Unlock(); return waits == 2 })
+	if len(p.rec.events) != 0 {
+		t.Fatal("it did not wait")
+	}
+	for len(p.rec.events) == 0 {
+		p.clk.Advance(100 * time.Millisecond)
+		await(t, func() bool { return true })
+	}
+	if g := p.rec.next(t); g.name != plain {
+		t.Fatalf("%+v", g)
+	}
+}
+
+// hostile talks to a server as nobody should, and gives the error that ends it.
+func hostile(t *testing.T, say func(c net.Conn, clk *clock.Manual)) error {
+	t.Helper()
+	a, b := net.Pipe()
+	clk := clock.NewManual(time.UnixMilli(0))
+	s := &Server{Source: &memSource{}, Parking: &Parking{}, Clock: clk, Stall: 2 * time.Second, Progress: func() int64 { return 0 }}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(t.Context(), b) }()
+	go func() { _, _ = io.Copy(io.Discard, a) }()
+	go say(a, clk)
+	for {
+		select {
+		case err := <-served:
+			return err
+		case <-time.After(time.Millisecond):
+			clk.Advance(50 * time.Millisecond)
+		}
+	}
+}
+
+// A peer that does not keep to the protocol, or to its time, is let go with a reason.
+func TestHostileClients(t *testing.T) {
+	name := cas.Sum([]byte("x"))
+	for what, say := range map[string]func(c net.Conn, clk *clock.Manual){
+		"unknown kind":    func(c net.Conn, _ *clock.Manual) { _, _ = c.Write(head{kind: 99, size: 1}.append(nil)) },
+		"a server's kind": func(c net.Conn, _ *clock.Manual) { _, _ = c.Write(head{kind: kindAlive, size: aliveSize}.append(nil)) },
+		"oversized":       func(c net.Conn, _ *clock.Manual) { _, _ = c.Write(head{kind: kindWant, size: 1 << 31}.append(nil)) },
+		"oversized count": func(c net.Conn, _ *clock.Manual) {
+			_, _ = c.Write(Want{ID: 1, Name: name, Count: 1 << 30}.append(nil))
+		},
+		"count without end": func(c net.Conn, _ *clock.Manual) {
+			_, _ = c.Write(Want{ID: 1, Name: name, First: 1 << 30, Count: 1}.append(nil))
+		},
+		"one object from its middle": func(c net.Conn, _ *clock.Manual) { _, _ = c.Write(Want{ID: 1, Name: name, First: 2}.append(nil)) },
+		"nothing is named":           func(c net.Conn, _ *clock.Manual) { _, _ = c.Write(Want{ID: 1}.append(nil)) },
+		"an id twice": func(c net.Conn, _ *clock.Manual) {
+			w := Want{ID: 1, Name: name, Park: maxPark}.append(nil)
+			_, _ = c.Write(append(w, w...))
+		},
+		"half a frame": func(c net.Conn, _ *clock.Manual) {
+			_, _ = c.Write(Want{ID: 1, Name: name}.append(nil)[:20])
+			_ = c.Close()
+		},
+		"slow loris": func(c net.Conn, _ *clock.Manual) { _, _ = c.Write([]byte{byte(kindWant)}) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := hostile(t, say); err == nil {
+				t.Fatal("it was served to the end")
+			}
+		})
+	}
+}
+
+// A peer that takes nothing is let go within the time that a block's size allows.
+func TestStalledReader(t *testing.T) {
+	a, b := net.Pipe()
+	clk := clock.NewManual(time.UnixMilli(0))
+	src := &memSource{blocks: map[forgeyard.Digest][]byte{}, manifests: map[forgeyard.Digest]cas.Manifest{}}
+	id, _ := src.add(t, 1, 2, true)
+	s := &Server{Source: src, Parking: &Parking{}, Clock: clk, Stall: 2 * time.Second, Progress: func() int64 { return 0 }}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(t.Context(), b) }()
+	if _, err := a.Write(Want{ID: 1, Name: id, Count: 2}.append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	begun := clk.Now()
+	for {
+		select {
+		case err := <-served:
+			if forgeyard.KindOf(err) != forgeyard.Unavailable || clk.Now().Sub(begun) < 2*time.Second {
+				t.Fatalf("%v after %v", err, clk.Now().Sub(begun))
+			}
+			return
+		case <-time.After(time.Millisecond):
+			clk.Advance(50 * time.Millisecond)
+		}
+	}
+}
+
+// hostileServer gives a client what a server may not send.
+func hostileServer(t *testing.T, asked []Block, reply []byte) (*recorder, error) {
+	t.Helper()
+	a, b := net.Pipe()
+	clk := clock.NewManual(time.UnixMilli(0))
+	rec := newRecorder()
+	c := NewClient(a, rec, NewPool(2), clk, 2*time.Second)
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(t.Context()) }()
+	go func() {
+		_, _ = io.CopyN(io.Discard, b, int64(len(asked)*(headSize+wantSize)))
+		_, _ = b.Write(reply)
+		_ = b.Close()
+	}()
+	if len(asked) > 0 {
+		if err := c.Ask(asked, Terms{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return rec, <-ended
+}
+
+// C02: a server that sends more than a block has is named; what was never asked for
+// ends the connection; what was taken back is dropped.
+func TestC02HostileServers(t *testing.T) {
+	name := cas.Sum([]byte("ab"))
+	one := []Block{{Name: name, Size: 2}}
+	frame := func(id, index uint32, b []byte) []byte {
+		return append(head{kindBlock, id, index, uint32(len(b))}.append(nil), b...)
+	}
+	rec, _ := hostileServer(t, one, frame(1, 0, []byte("abc")))
+	if g := rec.next(t); g.lie == "" || g.name != name {
+		t.Fatalf("%+v", g)
+	}
+	rec, err := hostileServer(t, one, frame(7, 0, []byte("ab")))
+	if forgeyard.KindOf(err) != forgeyard.Corrupt || len(rec.events) != 0 {
+		t.Fatal(err)
+	}
+	rec, err = hostileServer(t, one, append(frame(1, 9, []byte("zz")), frame(1, 0, []byte("ab"))...))
+	if g := rec.next(t); g.name != name || string(g.data) != "ab" || !errors.Is(err, io.EOF) {
+		t.Fatalf("%+v %v", g, err)
+	}
+	if _, err = hostileServer(t, nil, Want{ID: 1, Name: name}.append(nil)); forgeyard.KindOf(err) != forgeyard.Invalid {
+		t.Fatal(err)
+	}
+	if _, err = hostileServer(t, one, frame(1, 0, make([]byte, 100))[:20]); err == nil {
+		t.Fatal("a torn block is no end")
+	}
+}
+
+// The bytes on the wire stay what they are.
+func TestGoldenFrames(t *testing.T) {
+	name := forgeyard.Digest(bytes.Repeat([]byte{0xab}, 32))
+	w := Want{ID: 1, Name: name, First: 2, Count: 3, Priority: Structure, Park: 1500 * time.Millisecond, Check: true}
+	for what, c := range map[string]struct {
+		got  []byte
+		want string
+	}{
+		"want":   {w.append(nil), "\x01\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x2a\x00\x00\x00\x03\x40\x01\x00\x00\x05\xdc" + string(name[:])},
+		"cancel": {appendCancel(nil, 1, 2, 3), "\x02\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x04\x00\x00\x00\x03"},
+		"block":  {head{kindBlock, 1, 2, 5}.append(nil), "\x03\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x05"},
+		"refuse": {appendRefuse(nil, 1, 2, 3, Late), "\x04\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x05\x00\x00\x00\x03\x02"},
+		"alive":  {appendAlive(nil, 258), "\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x01\x02"},
+	} {
+		if string(c.got) != c.want {
+			t.Errorf("%s is %x", what, c.got)
+		}
+	}
+	h, err := readHead(bytes.NewReader(w.append(nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := parseWant(h, (*[wantSize]byte)(w.append(nil)[headSize:]))
+	if err != nil || back != w {
+		t.Fatalf("%+v %v", back, err)
+	}
+}
+
+// FuzzServer: whatever a peer sends, the server answers or lets it go; it keeps
+// nothing of it.
+func FuzzServer(f *testing.F) {
+	name := cas.Sum([]byte("x"))
+	f.Add(Want{ID: 1, Name: name, Count: 2}.append(nil))
+	f.Add(appendCancel(Want{ID: 1, Name: name, Park: time.Second}.append(nil), 1, 0, 9))
+	f.Add(head{kind: kindBlock, size: 3}.append(nil))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		a, b := net.Pipe()
+		s := &Server{
+			Source: &memSource{blocks: map[forgeyard.Digest][]byte{name: []byte("x")}}, Parking: &Parking{}, Clock: clock.System(),
+			Stall: time.Second, Progress: func() int64 { return 0 },
+		}
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(t.Context(), b) }()
+		go func() { _, _ = io.Copy(io.Discard, a) }()
+		_, _ = a.Write(raw)
+		_ = a.Close()
+		<-served
+		if n := s.Parking.Waiting(); n != 0 {
+			t.Fatalf("%d wants are left", n)
+		}
+	})
+}
+
+// FuzzClient: whatever a server sends, only what was asked for is handed on, and no
+// more bytes than it has.
+func FuzzClient(f *testing.F) {
+	name := cas.Sum([]byte("ab"))
+	f.Add(append(head{kindBlock, 1, 0, 2}.append(nil), "ab"...))
+	f.Add(appendRefuse(nil, 1, 0, 1<<31, Absent))
+	f.Add(appendAlive(nil, 1))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		a, b := net.Pipe()
+		rec := newRecorder()
+		c := NewClient(a, rec, NewPool(2), clock.System(), time.Second)
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(t.Context()) }()
+		go func() { _, _ = io.CopyN(io.Discard, b, headSize+wantSize); _, _ = b.Write(raw); _ = b.Close() }()
+		_ = c.Ask([]Block{{Name: name, Size: 2}}, Terms{})
+		<-ended
+		answers := 0
+		for len(rec.events) > 0 {
+			if g := <-rec.events; g.name != name || len(g.data) > 2 {
+				t.Fatalf("%+v", g)
+			}
+			answers++
+		}
+		if answers > 1 {
+			t.Fatalf("one want was answered %d times", answers)
+		}
+	})
+}
