@@ -1,7 +1,7 @@
 // Command bench measures what the design promises, on the built programs as real
 // processes on this machine:
 //
-//	go run ./internal/bench -suite lease|node|sim|all
+//	go run ./internal/bench -suite lease|node|content|sim|all
 //
 // It ends with one line a promise, readable by a program,
 //
@@ -25,11 +25,12 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/forgeyard/forgeyard-node/internal/bench/party"
 	"github.com/forgeyard/forgeyard-node/internal/localsite"
 )
 
 func main() {
-	suite := flag.String("suite", "all", "lease, node, sim or all")
+	suite := flag.String("suite", "all", "lease, node, content, sim or all")
 	bin := flag.String("bin", "bin", "folder of the built programs")
 	rounds := flag.Int("rounds", 5, "leaders killed")
 	jobs := flag.Int("jobs", 40, "jobs submitted")
@@ -40,6 +41,14 @@ func main() {
 	if node := os.Getenv(envNode); node != "" {
 		if err := runTrioNode(ctx, node); err != nil {
 			fmt.Fprintln(os.Stderr, "bench node:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if os.Getenv(party.Env) != "" {
+		if err := party.Run(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "bench party:", err)
+			stop()
 			os.Exit(1)
 		}
 		return
@@ -68,6 +77,7 @@ var suites = []struct {
 	{"node", false, (*bench).nodeSuite},
 	{"lease", true, (*bench).raftSuite},
 	{"lease", false, (*bench).leaseSuite},
+	{"content", true, (*bench).contentSuite},
 }
 
 // bench is one run.
@@ -84,7 +94,7 @@ func run(ctx context.Context, o options) (err error) {
 		known = known || s.name == o.suite
 	}
 	if !known {
-		return fmt.Errorf("there is no suite %q; lease, node, sim and all are there", o.suite)
+		return fmt.Errorf("there is no suite %q; lease, node, content, sim and all are there", o.suite)
 	}
 	if o.rounds < 5 || o.jobs < 5 {
 		return fmt.Errorf("-rounds %d and -jobs %d: a median of fewer than 5 says nothing", o.rounds, o.jobs)
