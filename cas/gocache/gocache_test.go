@@ -216,6 +216,26 @@ func TestNodeInTrouble(t *testing.T) {
 	}
 }
 
+// A node that takes calls and stands still holds a build for a moment, and not for ever.
+func TestNodeThatStandsStill(t *testing.T) {
+	still := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-still }))
+	t.Cleanup(srv.Close)
+	t.Cleanup(func() { close(still) })
+	g := start(t, Config{Dir: t.TempDir(), Node: strings.TrimPrefix(srv.URL, "http://"), Token: "secret", Wait: 20 * time.Millisecond})
+	if r := g.put("x", bytes.Repeat([]byte("x"), 1<<10)); r.Err != "" {
+		t.Error(r.Err)
+	}
+	for i := range 5 {
+		if _, ok := g.get(fmt.Sprint(i)); ok {
+			t.Error("a hit")
+		}
+	}
+	if st := g.end(); st.Misses != 5 || st.Failed < giveUpAfter || st.Failed > giveUpAfter+1 {
+		t.Errorf("%+v", st)
+	}
+}
+
 // C01: wrong bytes from a node have no place, and are a miss; a token that is refused costs
 // the sharing and nothing else.
 func TestC01WrongBytesFromANode(t *testing.T) {

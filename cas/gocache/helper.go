@@ -23,6 +23,9 @@ type Config struct {
 	Node string
 	// Token lets the helper write to the node; empty: it only reads there.
 	Token string
+	// Wait is how long the node may take for an answer, beside the time that its size
+	// allows. Zero is 20 s; too short, and what a member has is never waited for.
+	Wait time.Duration
 	// Now tells the time for what is old; nil: the machine's.
 	Now func() time.Time
 	// Log gets what a person should know; nil: nothing.
@@ -81,6 +84,9 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer) (Stats, e
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Wait == 0 {
+		cfg.Wait = answerTimeout
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -92,7 +98,7 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer) (Stats, e
 		return Stats{}, forgeyard.E("gocache", forgeyard.Other, err)
 	}
 	if cfg.Node != "" {
-		h.node = newNode(cfg.Node, cfg.Token)
+		h.node = newNode(cfg.Node, cfg.Token, cfg.Wait)
 	}
 	for range uploadsAtOnce {
 		h.writes.Go(func() {

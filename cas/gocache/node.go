@@ -22,24 +22,31 @@ type node struct {
 	base   string // http://HOST:PORT
 	token  string // empty: only read
 	client *http.Client
-	failed atomic.Int32 // in a row
+	wait   time.Duration // for an answer
+	failed atomic.Int32  // in a row
 }
 
 // Bounds of a node that does not answer.
 const (
 	dialTimeout   = 500 * time.Millisecond
 	answerTimeout = 20 * time.Second // a miss may first be fetched from a member
+	leastRate     = 256 << 10        // bytes a second; slower is as good as stuck
 	giveUpAfter   = 3
 	instance      = "go"
 )
 
-func newNode(addr, token string) *node {
+func newNode(addr, token string, wait time.Duration) *node {
 	t := &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		ResponseHeaderTimeout: answerTimeout,
-		MaxIdleConnsPerHost:   uploadsAtOnce + 8,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		MaxIdleConnsPerHost: uploadsAtOnce + 8,
 	}
-	return &node{base: "http://" + addr, token: token, client: &http.Client{Transport: t}}
+	return &node{base: "http://" + addr, token: token, client: &http.Client{Transport: t}, wait: wait}
+}
+
+// within bounds a call that moves size bytes, its body included: a node that takes a call
+// and then stands still must not hold a build.
+func (n *node) within(ctx context.Context, size int64) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, n.wait+time.Duration(size)*time.Second/leastRate)
 }
 
 // asked reports whether the node is still worth a question.
@@ -87,6 +94,8 @@ func refused(r *http.Response, k forgeyard.Kind) error {
 
 // entry asks for what an action made.
 func (n *node) entry(ctx context.Context, action []byte) (entry, error) {
+	ctx, cancel := n.within(ctx, maxEntry)
+	defer cancel()
 	r, err := n.do(ctx, http.MethodGet, entryPath(action), nil, 0)
 	if err != nil {
 		return entry{}, err
@@ -113,6 +122,8 @@ func (e entry) shareable() bool { return len(e.output) == sha256.Size }
 
 // output brings the bytes of an output, verified.
 func (n *node) output(ctx context.Context, e entry, w io.Writer) error {
+	ctx, cancel := n.within(ctx, e.size)
+	defer cancel()
 	r, err := n.do(ctx, http.MethodGet, "cas/"+hex.EncodeToString(e.output), nil, 0)
 	if err != nil {
 		return err
@@ -131,6 +142,8 @@ func (n *node) output(ctx context.Context, e entry, w io.Writer) error {
 
 // put gives the node an output and then what it is the output of.
 func (n *node) put(ctx context.Context, action []byte, e entry, path string) error {
+	ctx, cancel := n.within(ctx, e.size)
+	defer cancel()
 	f, err := os.Open(path)
 	if err != nil {
 		return forgeyard.E("gocache", forgeyard.Other, err)
