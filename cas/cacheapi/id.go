@@ -93,6 +93,7 @@ func (id ID) check() error {
 type Resource struct {
 	Instance string
 	Upload   string // the client's id of an upload; empty in a name to read from
+	Zstd     bool   // the bytes travel compressed; the ID is that of the plain ones
 	ID       ID
 }
 
@@ -105,6 +106,8 @@ var keywords = map[string]bool{
 //
 //	[INSTANCE/]blobs/[blake3/]HASH/SIZE
 //	[INSTANCE/]uploads/UUID/blobs/[blake3/]HASH/SIZE[/anything]
+//
+// and the same with compressed-blobs/zstd in place of blobs.
 func ParseResource(name string) (Resource, error) {
 	if len(name) > MaxName {
 		return Resource{}, forgeyard.Errorf("resource name", forgeyard.Invalid, "%d characters are more than %d", len(name), MaxName)
@@ -122,8 +125,11 @@ func ParseResource(name string) (Resource, error) {
 	if len(rest) > 2 && rest[0] == "uploads" && rest[1] != "" {
 		r.Upload, rest = rest[1], rest[2:]
 	}
-	if len(rest) > 0 && rest[0] == "compressed-blobs" {
-		return Resource{}, forgeyard.Errorf("resource name", forgeyard.Invalid, "%q: no compressor is spoken here, as the capabilities say", forgeyard.Clip(name, 120))
+	if len(rest) > 1 && rest[0] == "compressed-blobs" {
+		if rest[1] != "zstd" {
+			return Resource{}, forgeyard.Errorf("resource name", forgeyard.Invalid, "compressor %q: zstd is spoken here, as the capabilities say", forgeyard.Clip(rest[1], 40))
+		}
+		r.Zstd, rest = true, append([]string{"blobs"}, rest[2:]...)
 	}
 	if len(rest) < 3 || rest[0] != "blobs" {
 		return Resource{}, badResource(name)
@@ -147,7 +153,7 @@ func ParseResource(name string) (Resource, error) {
 }
 
 func badResource(name string) error {
-	return forgeyard.Errorf("resource name", forgeyard.Invalid, "%q is not [INSTANCE/][uploads/UUID/]blobs/[blake3/]HASH/SIZE", forgeyard.Clip(name, 160))
+	return forgeyard.Errorf("resource name", forgeyard.Invalid, "%q is not [INSTANCE/][uploads/UUID/]blobs/[blake3/]HASH/SIZE, nor compressed-blobs/zstd for blobs", forgeyard.Clip(name, 160))
 }
 
 // CheckInstance bounds the name of an instance. Instances share content, and nothing else.

@@ -18,12 +18,14 @@ var hashOfA = hex.EncodeToString(func() []byte { id := sha([]byte("a")); return 
 
 func TestResourceNames(t *testing.T) {
 	for name, want := range map[string]cacheapi.Resource{
-		"blobs/" + hashOfA + "/1":                           {ID: sha([]byte("a"))},
-		"a/b/blobs/" + hashOfA + "/1":                       {Instance: "a/b", ID: sha([]byte("a"))},
-		"uploads/u-1/blobs/" + hashOfA + "/1":               {Upload: "u-1", ID: sha([]byte("a"))},
-		"i/uploads/u/blobs/" + hashOfA + "/1/and/all":       {Instance: "i", Upload: "u", ID: sha([]byte("a"))},
-		"blobs/blake3/" + cas.Sum([]byte("a")).Hex() + "/1": {ID: b3([]byte("a"))},
-		"blobs/" + cas.Empty().Hex() + "/1":                 {ID: cacheapi.ID{Func: cacheapi.SHA256, Hash: cas.Empty(), Size: 1}},
+		"blobs/" + hashOfA + "/1":                 {ID: sha([]byte("a"))},
+		"a/b/blobs/" + hashOfA + "/1":             {Instance: "a/b", ID: sha([]byte("a"))},
+		"uploads/u-1/blobs/" + hashOfA + "/1":     {Upload: "u-1", ID: sha([]byte("a"))},
+		"compressed-blobs/zstd/" + hashOfA + "/1": {Zstd: true, ID: sha([]byte("a"))},
+		"i/uploads/u/compressed-blobs/zstd/blake3/" + cas.Sum([]byte("a")).Hex() + "/1/m": {Instance: "i", Upload: "u", Zstd: true, ID: b3([]byte("a"))},
+		"i/uploads/u/blobs/" + hashOfA + "/1/and/all":                                     {Instance: "i", Upload: "u", ID: sha([]byte("a"))},
+		"blobs/blake3/" + cas.Sum([]byte("a")).Hex() + "/1":                               {ID: b3([]byte("a"))},
+		"blobs/" + cas.Empty().Hex() + "/1":                                               {ID: cacheapi.ID{Func: cacheapi.SHA256, Hash: cas.Empty(), Size: 1}},
 	} {
 		if got, err := cacheapi.ParseResource(name); err != nil || got != want {
 			t.Errorf("%s: %+v %v", name, got, err)
@@ -32,7 +34,7 @@ func TestResourceNames(t *testing.T) {
 	for _, name := range []string{
 		"", "/", "blobs", "/blobs/" + hashOfA + "/1", "blobs/" + hashOfA, "blobs/" + hashOfA + "/1/more", "blobs/" + hashOfA + "/01", "blobs/" + hashOfA + "/-1",
 		"blobs/" + hashOfA + "/99999999999999", "blobs/" + hashOfA[1:] + "/1", "blobs/" + strings.ToUpper(hashOfA) + "/1", "uploads/blobs/" + hashOfA + "/1",
-		"a//blobs/" + hashOfA + "/1", "../blobs/" + hashOfA + "/1", "compressed-blobs/zstd/" + hashOfA + "/1", "blobs/md5/" + hashOfA + "/1",
+		"a//blobs/" + hashOfA + "/1", "../blobs/" + hashOfA + "/1", "compressed-blobs/deflate/" + hashOfA + "/1", "compressed-blobs/zstd", "compressed-blobs", "compressed-blobs/" + hashOfA + "/1", "blobs/md5/" + hashOfA + "/1",
 		"blobs/" + hashOfA + "/0", "uploads//blobs/" + hashOfA + "/1", strings.Repeat("a/", 600) + "blobs/" + hashOfA + "/1",
 	} {
 		if got, err := cacheapi.ParseResource(name); forgeyard.KindOf(err) != forgeyard.Invalid {
@@ -61,7 +63,11 @@ func FuzzResourceName(f *testing.F) {
 		if r.Upload != "" {
 			again += "uploads/" + r.Upload + "/"
 		}
-		again += "blobs/"
+		if r.Zstd {
+			again += "compressed-blobs/zstd/"
+		} else {
+			again += "blobs/"
+		}
 		if r.ID.Func == cacheapi.BLAKE3 {
 			again += "blake3/"
 		}

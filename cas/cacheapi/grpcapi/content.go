@@ -73,14 +73,17 @@ func batchFits(total int64) error {
 }
 
 func (s *Server) updateOne(ctx context.Context, f cacheapi.Function, x *repb.BatchUpdateBlobsRequest_Request) error {
-	if x.GetCompressor() != repb.Compressor_IDENTITY {
-		return forgeyard.Errorf("batch", forgeyard.Invalid, "no compressor is spoken here, as the capabilities say")
-	}
 	id, err := idOf(f, x.GetDigest())
 	if err != nil {
 		return err
 	}
-	return s.cache.Put(ctx, id, bytes.NewReader(x.Data))
+	switch x.GetCompressor() {
+	case repb.Compressor_IDENTITY:
+		return s.cache.Put(ctx, id, bytes.NewReader(x.Data))
+	case repb.Compressor_ZSTD:
+		return s.putPackedBytes(ctx, id, x.Data)
+	}
+	return forgeyard.Errorf("batch", forgeyard.Invalid, "compressor %v: zstd is spoken here, as the capabilities say", x.Compressor)
 }
 
 func (s *Server) batchRead(ctx context.Context, r *repb.BatchReadBlobsRequest, _ cacheapi.Right) (*repb.BatchReadBlobsResponse, error) {

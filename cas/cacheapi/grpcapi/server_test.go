@@ -15,6 +15,7 @@ import (
 	"time"
 
 	repb "github.com/bazelbuild/remote-apis/build/bazel/remote/execution/v2"
+	"github.com/klauspost/compress/zstd"
 	bspb "google.golang.org/genproto/googleapis/bytestream"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/cacheapi"
 	"github.com/forgeyard/forgeyard-node/cas/cacheapi/grpcapi"
@@ -171,7 +173,7 @@ func TestCapabilities(t *testing.T) {
 			t.Fatal(err)
 		}
 		cc := r.CacheCapabilities
-		if cc.ActionCacheUpdateCapabilities.UpdateEnabled != may || len(cc.DigestFunctions) != 2 || len(cc.SupportedCompressors) != 0 || r.ExecutionCapabilities != nil {
+		if cc.ActionCacheUpdateCapabilities.UpdateEnabled != may || len(cc.DigestFunctions) != 2 || len(cc.SupportedCompressors) != 1 || r.ExecutionCapabilities != nil {
 			t.Errorf("%v", r)
 		}
 	}
@@ -241,12 +243,12 @@ func TestBatches(t *testing.T) {
 	c.put(a)
 	r, err := c.BatchUpdateBlobs(c.writer(), &repb.BatchUpdateBlobsRequest{DigestFunction: repb.DigestFunction_BLAKE3, Requests: []*repb.BatchUpdateBlobsRequest_Request{
 		{Digest: dig3(b), Data: b}, {Digest: dig(b), Data: b}, {Digest: &repb.Digest{Hash: dig3(b).Hash, SizeBytes: 7}, Data: b}, {Digest: &repb.Digest{Hash: "00"}, Data: b}, {},
-		{Digest: dig3(nil)}, {Digest: dig3(a), Data: a, Compressor: repb.Compressor_ZSTD},
+		{Digest: dig3(nil)}, {Digest: dig3(a), Data: a, Compressor: repb.Compressor_ZSTD}, {Digest: dig3(b), Data: pack(t, b), Compressor: repb.Compressor_ZSTD}, {Digest: dig3(a), Data: a, Compressor: repb.Compressor_DEFLATE},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []codes.Code{codes.OK, codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument, codes.OK, codes.InvalidArgument} {
+	for i, want := range []codes.Code{codes.OK, codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument, codes.OK, codes.InvalidArgument, codes.OK, codes.InvalidArgument} {
 		if got := codes.Code(r.Responses[i].Status.GetCode()); got != want {
 			t.Errorf("%d: %v %s", i, got, r.Responses[i].Status.GetMessage())
 		}
@@ -339,8 +341,8 @@ func TestUploadsThatAreRefused(t *testing.T) {
 	c.want(err, codes.InvalidArgument, "another hash")
 	_, err = c.upload("uploads/u/blobs/abc/1", small, 0, 1, true)
 	c.want(err, codes.InvalidArgument, "64 lower-case hex")
-	_, err = c.upload(fmt.Sprintf("uploads/u/compressed-blobs/zstd/%s/100", dig(small).Hash), small, 0, 100, true)
-	c.want(err, codes.InvalidArgument, "no compressor")
+	_, err = c.upload(fmt.Sprintf("uploads/u/compressed-blobs/deflate/%s/100", dig(small).Hash), small, 0, 100, true)
+	c.want(err, codes.InvalidArgument, "zstd is spoken here")
 	c.free = 1 << 20
 	_, err = c.upload(name(dig(b)), b, 0, int64(len(b)), true)
 	c.want(err, codes.ResourceExhausted, "may be taken")
@@ -478,4 +480,94 @@ func TestFullStore(t *testing.T) {
 	}
 	_, err = c.upload(fmt.Sprintf("uploads/u/blobs/%s/%d", dig(b).Hash, len(b)), b, 0, int64(len(b)), true)
 	c.want(err, codes.ResourceExhausted, "")
+}
+
+func pack(t *testing.T, b []byte) []byte {
+	t.Helper()
+	z, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return z.EncodeAll(b, nil)
+}
+
+// Blobs travel compressed both ways and are the same bytes as ever; what unfolds to more
+// than its name says is stopped there.
+func TestCompressed(t *testing.T) {
+	c := serve(t)
+	for i, n := range []int{0, 1, 100_000, 3 << 20} {
+		b := bytes.Repeat(castest.Bytes(uint64(20+i), n/4+1), 4)[:n]
+		packed := pack(t, b)
+		name := fmt.Sprintf("compressed-blobs/zstd/%s/%d", dig(b).Hash, n)
+		if got, err := c.upload("uploads/u/"+name, packed, 0, int64(len(packed)), true); err != nil || got != int64(len(packed)) && n > 0 {
+			t.Fatalf("%d bytes: %d %v", n, got, err)
+		}
+		if c.missing(0, dig(b)) != 0 {
+			t.Errorf("%d bytes are missing", n)
+		}
+		q, err := c.QueryWriteStatus(c.writer(), &bspb.QueryWriteStatusRequest{ResourceName: "uploads/u/" + name})
+		if err != nil || !q.Complete || q.CommittedSize != -1 {
+			t.Errorf("%v %v", q, err)
+		}
+		for _, from := range []int{0, n / 2} {
+			z, err := c.download(name, int64(from), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := zstd.NewReader(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := d.DecodeAll(z, nil); err != nil || !bytes.Equal(got, b[from:]) {
+				t.Errorf("%d bytes from %d: %d came, %v", n, from, len(got), err)
+			}
+			d.Close()
+		}
+		_, err = c.download(name, 0, 5)
+		c.want(err, codes.InvalidArgument, "no limit")
+	}
+	bomb := pack(t, make([]byte, 64<<20))
+	for _, size := range []int64{10, 2 << 20} {
+		_, err := c.upload(fmt.Sprintf("uploads/u/compressed-blobs/zstd/%s/%d", dig([]byte("x")).Hash, size), bomb, 0, int64(len(bomb)), true)
+		c.want(err, codes.InvalidArgument, "there are more")
+	}
+	b := castest.Bytes(30, 1000)
+	name := fmt.Sprintf("uploads/u/compressed-blobs/zstd/%s/1000", dig(b).Hash)
+	_, err := c.upload(name, b, 0, 1000, true)
+	c.want(err, codes.InvalidArgument, "zstd")
+	packed := pack(t, b)
+	_, err = c.upload(name, packed, 0, int64(len(packed))-5, true)
+	c.want(err, codes.InvalidArgument, "")
+	_, err = c.upload(name, packed, 5, int64(len(packed)), true)
+	c.want(err, codes.InvalidArgument, "offset 5 does not follow 0")
+	if c.missing(0, dig(b)) != 1 {
+		t.Error("something is here")
+	}
+}
+
+// Whatever comes as zstd, no more than the announced size comes out of it.
+func FuzzCompressed(f *testing.F) {
+	z, err := zstd.NewWriter(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(z.EncodeAll([]byte("hello"), nil), int64(5))
+	f.Add(z.EncodeAll(make([]byte, 1<<20), nil), int64(7))
+	s, err := disk.Open(disk.Config{Dir: f.TempDir(), NoSync: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = s.Close() }) // nothing of it is kept
+	cache, err := cacheapi.New(cacheapi.Config{Store: s, Names: s, Dir: f.TempDir(), Keep: time.Hour})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, size int64) {
+		id := cacheapi.ID{Func: cacheapi.SHA256, Hash: sha256.Sum256([]byte("hello")), Size: size}
+		if err := grpcapi.PutPacked(t.Context(), cache, id, b); err == nil && size != 5 {
+			t.Fatalf("%x is taken for %v", b, id)
+		} else if err != nil && forgeyard.KindOf(err) != forgeyard.Invalid {
+			t.Fatal(err)
+		}
+	})
 }

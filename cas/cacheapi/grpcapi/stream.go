@@ -25,7 +25,10 @@ func (s *Server) read(ctx context.Context, r *bspb.ReadRequest, out *connect.Ser
 	case r.ReadOffset < 0 || r.ReadOffset > res.ID.Size:
 		return connect.NewError(connect.CodeOutOfRange, forgeyard.Errorf("read", forgeyard.Invalid, "offset %d is not in [0, %d]", r.ReadOffset, res.ID.Size))
 	}
-	if res.ID.Empty() {
+	if res.Zstd && r.ReadLimit != 0 {
+		return forgeyard.Errorf("read", forgeyard.Invalid, "a compressed read has no limit, this one %d", r.ReadLimit)
+	}
+	if res.ID.Empty() && !res.Zstd {
 		return nil
 	}
 	o, err := s.cache.Open(ctx, res.ID)
@@ -35,6 +38,9 @@ func (s *Server) read(ctx context.Context, r *bspb.ReadRequest, out *connect.Ser
 	defer func() { _ = o.Close() }() // only read
 	if _, err := o.Seek(r.ReadOffset, io.SeekStart); err != nil {
 		return err
+	}
+	if res.Zstd {
+		return s.sendPacked(o, out)
 	}
 	left := res.ID.Size - r.ReadOffset
 	if r.ReadLimit > 0 {
@@ -64,6 +70,9 @@ func (s *Server) writeStatus(ctx context.Context, r *bspb.QueryWriteStatusReques
 	if err != nil {
 		return nil, err
 	}
+	if res.Zstd && done {
+		n = -1 // as the API has it: the size of the compressed bytes is nobody's
+	}
 	return &bspb.QueryWriteStatusResponse{CommittedSize: n, Complete: done}, nil
 }
 
@@ -91,8 +100,13 @@ func (s *Server) write(ctx context.Context, in *connect.ClientStream[bspb.WriteR
 	if err != nil {
 		return nil, err
 	}
-	if len(missing) == 0 {
+	switch {
+	case len(missing) == 0 && res.Zstd:
+		return &bspb.WriteResponse{CommittedSize: -1}, nil
+	case len(missing) == 0:
 		return &bspb.WriteResponse{CommittedSize: res.ID.Size}, nil
+	case res.Zstd:
+		return s.writePacked(ctx, in, res)
 	}
 	up, err := s.cache.Begin(name, res.ID, first.WriteOffset)
 	if err != nil {
@@ -132,8 +146,12 @@ func takeOne(up *cacheapi.Upload, m *bspb.WriteRequest, name string) error {
 		return forgeyard.Errorf("upload", forgeyard.Invalid, "the resource name changed in the middle of the stream")
 	}
 	if m.WriteOffset != up.Committed() {
-		return forgeyard.Errorf("upload", forgeyard.Invalid, "offset %d does not follow %d", m.WriteOffset, up.Committed())
+		return badFollow(m.WriteOffset, up.Committed())
 	}
 	_, err := up.Write(m.Data)
 	return err
+}
+
+func badFollow(offset, after int64) error {
+	return forgeyard.Errorf("upload", forgeyard.Invalid, "offset %d does not follow %d", offset, after)
 }
