@@ -22,6 +22,7 @@ type metrics struct {
 	active, casBytes, spoolBytes, uplinkUsed, outbox  prometheus.Gauge
 	allowance, left, ready, silent                    prometheus.Gauge
 	accepted, reconnects, badPeers, checkpoints       prometheus.Counter
+	casDamaged                                        prometheus.Counter
 	cleanupFailures, entries                          prometheus.Counter
 	linkFailures                                      prometheus.Counter
 	renewalTook, renewalLate                          prometheus.Histogram
@@ -69,6 +70,7 @@ func newMetrics(n *Node) *metrics {
 		renewalLate:     seconds("renewal_delay_seconds", "How late a heartbeat was sent, by this machine's own doing."),
 		renewals:        vec("lease_renewals_total", "Lease renewals that this node answered as leader, by answer.", "answer"),
 		badPeers:        counter("cas_bad_peer_total", "Times that a peer offered content which does not match its name."),
+		casDamaged:      counter("cas_damaged_total", "Stored objects that a verification found damaged, and set aside."),
 		checkpoints:     counter("checkpoint_committed_total", "Checkpoints of this node that the log took."),
 		cleanupFailures: counter("agent_workspace_cleanup_failures_total", "Workspaces that could not be cleaned."),
 		entries:         counter("log_entries_applied_total", "Commands applied."),

@@ -3,6 +3,7 @@ package disk
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
@@ -80,6 +81,11 @@ type Gone struct {
 	At, Used time.Time
 	Why      string
 	Size     int64
+}
+
+// String says it to a person.
+func (g Gone) String() string {
+	return fmt.Sprintf("%s, at %s; last used %s", g.Why, g.At.Format(time.RFC3339), g.Used.Format("2006-01-02 15:00"))
 }
 
 // Gone answers for an object that is not here. ok is false when it never was, or when

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
@@ -564,8 +563,7 @@ func (s *Store) Stat(ctx context.Context, d forgeyard.Digest) (cas.Info, error) 
 		md, p, ok := s.bestPartial(d)
 		if !ok {
 			if g, was := s.Gone(d); was {
-				err = forgeyard.Errorf(op, forgeyard.NotFound, "%s is not in the local store any more: its %d bytes were %s, at %s; last used %s",
-					d, g.Size, g.Why, g.At.Format(time.RFC3339), g.Used.Format("2006-01-02 15:00"))
+				err = forgeyard.Errorf(op, forgeyard.NotFound, "%s is not in the local store any more: its %d bytes were %s", d, g.Size, g)
 			}
 			return info, err
 		}

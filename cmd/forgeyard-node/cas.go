@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/remote"
 	"github.com/forgeyard/forgeyard-node/cas/tree"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
+	"github.com/forgeyard/forgeyard-node/internal/strictyaml"
 )
 
 func (a *app) casCommand() *cobra.Command {
@@ -25,7 +27,9 @@ func (a *app) casCommand() *cobra.Command {
 		Long: "Put, get and keep content by its digest. A digest is b3: and 64 hex digits, the BLAKE3-256 of the bytes, equal to what b3sum prints. " +
 			"A directory is named by its tree.",
 	})
-	g.AddCommand(a.casPut(), a.casGet(), a.casLs(), a.casStat(), a.casPin(), a.casUnpin(), a.casGC())
+	g.AddCommand(a.casPut(), a.casGet(), a.casLs(), a.casStat(), a.casPin(), a.casUnpin(), a.casGC(),
+		a.casVerify("verify", "Read all that this node has, and set aside what is damaged", "  forgeyard-node cas verify --rate 20MiB\n  forgeyard-node cas verify --repair", false),
+		a.casVerify("fsck", "The same, and with --repair make the index agree with the files first", "  forgeyard-node cas fsck --repair", true))
 	return g
 }
 
@@ -247,6 +251,9 @@ func objectText(p *cli.Page, o *forgeyardv1.ObjectInfo) {
 	default:
 		p.Fact("here", "no")
 	}
+	if o.Gone != "" {
+		p.Fact("gone", "%s", o.Gone)
+	}
 	p.Fact("manifest", "%s", o.Manifest)
 	p.Fact("also on", "%s", cli.Join(o.Holders))
 	for _, i := range o.Pins {
@@ -316,6 +323,83 @@ func (a *app) casUnpin() *cobra.Command {
 	})
 	c.Flags().StringVar(&owner, "owner", "", "whose pin (default operator)")
 	return c
+}
+
+func (a *app) casVerify(name, short, example string, index bool) *cobra.Command {
+	req := forgeyardv1.VerifyRequest{}
+	var rate string
+	c := a.Build(cli.Command{
+		Use: name, Short: short, Example: example, Exits: []int{1, 5, 130},
+		Run: func(ctx context.Context, _ []string) error {
+			req.Index = index && req.Repair
+			if err := setRate(&req, rate); err != nil {
+				return err
+			}
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			r, err := a.verify(ctx, c, &req)
+			if err != nil {
+				return err
+			}
+			if err := a.Print(r, func(p *cli.Page) { verifyText(p, r) }); err != nil {
+				return err
+			}
+			if left := len(r.Damaged) - len(r.Healed); left > 0 {
+				return forgeyard.Errorf("cas "+name, forgeyard.Corrupt, "%s damaged and set aside", plural(left, "object")).WithHint("fetch them from a peer: add --repair, or `forgeyard-node cas get DIGEST`")
+			}
+			return nil
+		},
+	})
+	c.Flags().BoolVar(&req.Repair, "repair", false, "fetch what is damaged from peers")
+	c.Flags().StringVar(&rate, "rate", "", "read at most so many bytes a second, like 20MiB (default: as fast as the disk)")
+	return c
+}
+
+func setRate(req *forgeyardv1.VerifyRequest, rate string) error {
+	if rate == "" {
+		return nil
+	}
+	n, err := strictyaml.ParseSize(rate)
+	if err != nil {
+		return forgeyard.Errorf("cas verify", forgeyard.Invalid, "--rate %q: %w", rate, err)
+	}
+	req.Rate = int64(n)
+	return nil
+}
+
+// verify follows to the end; a terminal sees how far it is.
+func (a *app) verify(ctx context.Context, c *client, req *forgeyardv1.VerifyRequest) (*forgeyardv1.VerifyResponse, error) {
+	s, err := c.content.Verify(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = s.Close() }() // all of it was read, or the error says why not
+	var last *forgeyardv1.VerifyResponse
+	for s.Receive() {
+		last = s.Msg()
+	}
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	if last == nil || !last.Done {
+		return nil, forgeyard.Errorf("cas verify", forgeyard.Unavailable, "the daemon ended it before the end")
+	}
+	return last, nil
+}
+
+func verifyText(p *cli.Page, r *forgeyardv1.VerifyResponse) {
+	p.Fact("read", "%s, %s", plural(int(r.Objects), "object"), cli.Size(r.Bytes))
+	if r.Indexed+r.Proved+r.Forgotten > 0 {
+		p.Fact("index", "%d taken in, %d manifests proved, %d forgotten", r.Indexed, r.Proved, r.Forgotten)
+	}
+	for _, d := range r.Damaged {
+		p.Fact("damaged", "%s", d)
+	}
+	for _, d := range r.Healed {
+		p.Fact("fetched again", "%s", d)
+	}
 }
 
 func (a *app) casGC() *cobra.Command {

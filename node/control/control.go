@@ -55,6 +55,10 @@ type Node interface {
 	Console(ctx context.Context, d forgeyard.DeviceID, token uint64, rw ConsoleStream) error
 
 	Store() cas.Store
+	// Gone says when a stored object went and why; empty when that is not known.
+	Gone(d forgeyard.Digest) string
+	// Verify reads all that is stored, after a repair of the index if that is asked for.
+	Verify(ctx context.Context, index bool, rate int64, told func(*forgeyardv1.VerifyResponse)) (*forgeyardv1.VerifyResponse, error)
 	// Bring makes a blob or a whole tree complete in the local store, from peers.
 	Bring(ctx context.Context, ref cas.Ref, tree bool) error
 	Holders(ctx context.Context, d forgeyard.Digest) []string

@@ -34,7 +34,7 @@ var (
 		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetConfig", "SiteService/SetMember",
 		"SiteService/Backup", "SiteService/Recover",
 		"JobService/Submit", "JobService/Cancel", "JobService/RevokeLease",
-		"ContentService/Put", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC",
+		"ContentService/Put", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC", "ContentService/Verify",
 		"BundleService/Export", "BundleService/Import", "BundleService/Judge",
 		"DeviceService/Lease", "DeviceService/Release", "DeviceService/SetHealth", "DeviceService/Console",
 		"UplinkService/Connect", "UplinkService/Disconnect", "UplinkService/Drill",

@@ -380,6 +380,7 @@ func (s contentService) Stat(ctx context.Context, r *connect.Request[forgeyardv1
 		v.Manifest = i.Ref.Manifest.String()
 		v.Pins = pinInfos(i.Pinned)
 	case forgeyard.KindOf(err) == forgeyard.NotFound && len(v.Holders) > 0:
+		v.Gone = s.n.Gone(d)
 	default:
 		return nil, err
 	}
@@ -451,4 +452,44 @@ func (s contentService) Usage(ctx context.Context, _ *connect.Request[forgeyardv
 func (s contentService) GC(ctx context.Context, r *connect.Request[forgeyardv1.GCRequest]) (*connect.Response[forgeyardv1.GCResponse], error) {
 	g, err := s.n.Store().GC(ctx, r.Msg.DryRun)
 	return respond(&forgeyardv1.GCResponse{Examined: g.Examined, Removed: g.Removed, Freed: g.Freed, Kept: g.Kept}, err)
+}
+
+func (s contentService) Verify(ctx context.Context, r *connect.Request[forgeyardv1.VerifyRequest], out *connect.ServerStream[forgeyardv1.VerifyResponse]) error {
+	if r.Msg.Rate < 0 {
+		return forgeyard.Errorf("cas verify", forgeyard.Invalid, "a rate of %d bytes a second is below 0", r.Msg.Rate)
+	}
+	var serr error
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	res, err := s.n.Verify(ctx, r.Msg.Index, r.Msg.Rate, func(v *forgeyardv1.VerifyResponse) {
+		if serr == nil {
+			if serr = out.Send(v); serr != nil {
+				cancel() // nobody listens
+			}
+		}
+	})
+	if err = errors.Join(err, serr); err != nil {
+		return err
+	}
+	if r.Msg.Repair {
+		res.Healed = s.fetchAgain(ctx, res.Damaged)
+	}
+	res.Done = true
+	return out.Send(res)
+}
+
+// fetchAgain asks the peers for what was damaged here, and gives what came.
+func (s contentService) fetchAgain(ctx context.Context, damaged []string) (healed []string) {
+	for _, name := range damaged {
+		d, err := forgeyard.ParseDigest(name)
+		if err == nil {
+			err = s.n.Bring(ctx, cas.Ref{Digest: d}, false)
+		}
+		if err != nil {
+			s.n.Warn("a damaged object could not be fetched again", "digest", name, "err", err)
+			continue
+		}
+		healed = append(healed, name)
+	}
+	return healed
 }

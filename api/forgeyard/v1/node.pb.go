@@ -2857,6 +2857,7 @@ type ObjectInfo struct {
 	Stored        *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=stored,proto3" json:"stored,omitempty"`
 	Pins          []*PinInfo             `protobuf:"bytes,8,rep,name=pins,proto3" json:"pins,omitempty"`
 	Holders       []string               `protobuf:"bytes,9,rep,name=holders,proto3" json:"holders,omitempty"` // other nodes that say they have it
+	Gone          string                 `protobuf:"bytes,10,opt,name=gone,proto3" json:"gone,omitempty"`      // of what was here: when it went and why
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2945,6 +2946,13 @@ func (x *ObjectInfo) GetHolders() []string {
 		return x.Holders
 	}
 	return nil
+}
+
+func (x *ObjectInfo) GetGone() string {
+	if x != nil {
+		return x.Gone
+	}
+	return ""
 }
 
 type PinInfo struct {
@@ -3355,6 +3363,166 @@ func (x *GCRequest) GetDryRun() bool {
 	return false
 }
 
+type VerifyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repair        bool                   `protobuf:"varint,1,opt,name=repair,proto3" json:"repair,omitempty"` // fetch what was damaged from peers
+	Index         bool                   `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`   // make the index agree with the files first
+	Rate          int64                  `protobuf:"varint,3,opt,name=rate,proto3" json:"rate,omitempty"`     // bytes a second; 0: as fast as the disk
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyRequest) Reset() {
+	*x = VerifyRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyRequest) ProtoMessage() {}
+
+func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
+func (*VerifyRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *VerifyRequest) GetRepair() bool {
+	if x != nil {
+		return x.Repair
+	}
+	return false
+}
+
+func (x *VerifyRequest) GetIndex() bool {
+	if x != nil {
+		return x.Index
+	}
+	return false
+}
+
+func (x *VerifyRequest) GetRate() int64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+type VerifyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Objects       int64                  `protobuf:"varint,1,opt,name=objects,proto3" json:"objects,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Damaged       []string               `protobuf:"bytes,3,rep,name=damaged,proto3" json:"damaged,omitempty"`      // set aside; in the last message
+	Healed        []string               `protobuf:"bytes,4,rep,name=healed,proto3" json:"healed,omitempty"`        // of those, what came from peers
+	Indexed       int64                  `protobuf:"varint,5,opt,name=indexed,proto3" json:"indexed,omitempty"`     // files that the index did not have
+	Proved        int64                  `protobuf:"varint,6,opt,name=proved,proto3" json:"proved,omitempty"`       // manifests held against their blob
+	Forgotten     int64                  `protobuf:"varint,7,opt,name=forgotten,proto3" json:"forgotten,omitempty"` // rows of the index whose file is gone
+	Done          bool                   `protobuf:"varint,8,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyResponse) Reset() {
+	*x = VerifyResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyResponse) ProtoMessage() {}
+
+func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
+func (*VerifyResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *VerifyResponse) GetObjects() int64 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetDamaged() []string {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
+func (x *VerifyResponse) GetHealed() []string {
+	if x != nil {
+		return x.Healed
+	}
+	return nil
+}
+
+func (x *VerifyResponse) GetIndexed() int64 {
+	if x != nil {
+		return x.Indexed
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetProved() int64 {
+	if x != nil {
+		return x.Proved
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetForgotten() int64 {
+	if x != nil {
+		return x.Forgotten
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
 type GCResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Examined      int64                  `protobuf:"varint,1,opt,name=examined,proto3" json:"examined,omitempty"`
@@ -3367,7 +3535,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3379,7 +3547,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3392,7 +3560,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -3433,7 +3601,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3445,7 +3613,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3458,7 +3626,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -3488,7 +3656,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3500,7 +3668,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3513,7 +3681,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -3563,7 +3731,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3575,7 +3743,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3588,7 +3756,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -3631,7 +3799,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3643,7 +3811,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3656,7 +3824,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -3699,7 +3867,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3711,7 +3879,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3724,7 +3892,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -3770,7 +3938,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3782,7 +3950,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3795,7 +3963,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *BundleImported) GetId() string {
@@ -3856,7 +4024,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3868,7 +4036,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3881,7 +4049,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -3903,7 +4071,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3915,7 +4083,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3928,7 +4096,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -3967,7 +4135,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3979,7 +4147,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3992,7 +4160,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 type ListDevicesResponse struct {
@@ -4004,7 +4172,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4016,7 +4184,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4029,7 +4197,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -4053,7 +4221,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4065,7 +4233,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4078,7 +4246,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -4135,7 +4303,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4147,7 +4315,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4160,7 +4328,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -4201,7 +4369,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4213,7 +4381,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4226,7 +4394,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -4251,7 +4419,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4263,7 +4431,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4276,7 +4444,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 type SetDeviceHealthRequest struct {
@@ -4290,7 +4458,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4302,7 +4470,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4315,7 +4483,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -4347,7 +4515,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4359,7 +4527,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4372,7 +4540,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 type ConsoleData struct {
@@ -4385,7 +4553,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4397,7 +4565,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4410,7 +4578,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -4435,7 +4603,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4447,7 +4615,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4460,7 +4628,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 type UplinkStatus struct {
@@ -4478,7 +4646,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4490,7 +4658,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4503,7 +4671,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -4564,7 +4732,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4576,7 +4744,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4589,7 +4757,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -4607,7 +4775,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4619,7 +4787,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4632,7 +4800,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 type UplinkDrillRequest struct {
@@ -4644,7 +4812,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4656,7 +4824,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4669,7 +4837,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -4704,7 +4872,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4716,7 +4884,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4729,7 +4897,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -4860,7 +5028,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4872,7 +5040,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4885,7 +5053,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -4904,7 +5072,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4916,7 +5084,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4929,7 +5097,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -4950,7 +5118,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4962,7 +5130,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4975,7 +5143,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -5018,7 +5186,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5030,7 +5198,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5127,7 +5295,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5139,7 +5307,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5184,7 +5352,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5196,7 +5364,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5274,7 +5442,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5286,7 +5454,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5350,7 +5518,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5362,7 +5530,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5425,7 +5593,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5437,7 +5605,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5492,7 +5660,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5504,7 +5672,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5551,7 +5719,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5563,7 +5731,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5606,7 +5774,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5618,7 +5786,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5681,7 +5849,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5693,7 +5861,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5996,7 +6164,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\"%\n" +
 	"\vStatRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\"\xfd\x01\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"\x91\x02\n" +
 	"\n" +
 	"ObjectInfo\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
@@ -6006,7 +6174,9 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x04have\x18\x06 \x01(\x03R\x04have\x122\n" +
 	"\x06stored\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06stored\x12)\n" +
 	"\x04pins\x18\b \x03(\v2\x15.forgeyard.v1.PinInfoR\x04pins\x12\x18\n" +
-	"\aholders\x18\t \x03(\tR\aholders\"U\n" +
+	"\aholders\x18\t \x03(\tR\aholders\x12\x12\n" +
+	"\x04gone\x18\n" +
+	" \x01(\tR\x04gone\"U\n" +
 	"\aPinInfo\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x124\n" +
 	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x0e\n" +
@@ -6030,7 +6200,20 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x04hold\x18\x03 \x01(\tR\x04hold\"\x0f\n" +
 	"\rUnpinResponse\"$\n" +
 	"\tGCRequest\x12\x17\n" +
-	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"l\n" +
+	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"Q\n" +
+	"\rVerifyRequest\x12\x16\n" +
+	"\x06repair\x18\x01 \x01(\bR\x06repair\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\bR\x05index\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\x03R\x04rate\"\xd6\x01\n" +
+	"\x0eVerifyResponse\x12\x18\n" +
+	"\aobjects\x18\x01 \x01(\x03R\aobjects\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\adamaged\x18\x03 \x03(\tR\adamaged\x12\x16\n" +
+	"\x06healed\x18\x04 \x03(\tR\x06healed\x12\x18\n" +
+	"\aindexed\x18\x05 \x01(\x03R\aindexed\x12\x16\n" +
+	"\x06proved\x18\x06 \x01(\x03R\x06proved\x12\x1c\n" +
+	"\tforgotten\x18\a \x01(\x03R\tforgotten\x12\x12\n" +
+	"\x04done\x18\b \x01(\bR\x04done\"l\n" +
 	"\n" +
 	"GCResponse\x12\x1a\n" +
 	"\bexamined\x18\x01 \x01(\x03R\bexamined\x12\x18\n" +
@@ -6184,7 +6367,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"RunService\x12E\n" +
 	"\x04List\x12\x1d.forgeyard.v1.ListRunsRequest\x1a\x1e.forgeyard.v1.ListRunsResponse\x127\n" +
 	"\x04Show\x12\x1c.forgeyard.v1.ShowRunRequest\x1a\x11.forgeyard.v1.Run\x12?\n" +
-	"\x06Attach\x12\x1b.forgeyard.v1.AttachRequest\x1a\x16.forgeyard.v1.RunEvent0\x012\xc2\x03\n" +
+	"\x06Attach\x12\x1b.forgeyard.v1.AttachRequest\x1a\x16.forgeyard.v1.RunEvent0\x012\x89\x04\n" +
 	"\x0eContentService\x12<\n" +
 	"\x03Put\x12\x18.forgeyard.v1.PutRequest\x1a\x19.forgeyard.v1.PutResponse(\x01\x12<\n" +
 	"\x03Get\x12\x18.forgeyard.v1.GetRequest\x1a\x19.forgeyard.v1.GetResponse0\x01\x12;\n" +
@@ -6192,7 +6375,8 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x05Usage\x12\x1a.forgeyard.v1.UsageRequest\x1a\x1b.forgeyard.v1.UsageResponse\x12:\n" +
 	"\x03Pin\x12\x18.forgeyard.v1.PinRequest\x1a\x19.forgeyard.v1.PinResponse\x12@\n" +
 	"\x05Unpin\x12\x1a.forgeyard.v1.UnpinRequest\x1a\x1b.forgeyard.v1.UnpinResponse\x127\n" +
-	"\x02GC\x12\x17.forgeyard.v1.GCRequest\x1a\x18.forgeyard.v1.GCResponse2\xfd\x01\n" +
+	"\x02GC\x12\x17.forgeyard.v1.GCRequest\x1a\x18.forgeyard.v1.GCResponse\x12E\n" +
+	"\x06Verify\x12\x1b.forgeyard.v1.VerifyRequest\x1a\x1c.forgeyard.v1.VerifyResponse0\x012\xfd\x01\n" +
 	"\rBundleService\x12N\n" +
 	"\x06Export\x12!.forgeyard.v1.ExportBundleRequest\x1a\x1f.forgeyard.v1.ExportBundleChunk0\x01\x12S\n" +
 	"\x06Import\x12!.forgeyard.v1.ImportBundleRequest\x1a\".forgeyard.v1.ImportBundleResponse(\x010\x01\x12G\n" +
@@ -6222,7 +6406,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 96)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
 	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
@@ -6282,111 +6466,113 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*UnpinRequest)(nil),             // 55: forgeyard.v1.UnpinRequest
 	(*UnpinResponse)(nil),            // 56: forgeyard.v1.UnpinResponse
 	(*GCRequest)(nil),                // 57: forgeyard.v1.GCRequest
-	(*GCResponse)(nil),               // 58: forgeyard.v1.GCResponse
-	(*BundleRoot)(nil),               // 59: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 60: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 61: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 62: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 63: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 64: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 65: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 66: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 67: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 68: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 69: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 70: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 71: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 72: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 73: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 74: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 75: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 76: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 77: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 78: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 79: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 80: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 81: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 82: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 83: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 84: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Link)(nil),          // 85: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 86: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 87: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 88: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 89: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 90: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 91: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 92: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 93: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 94: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 95: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 96: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 97: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 98: google.protobuf.Duration
-	(*Member)(nil),                   // 99: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 100: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 101: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 102: forgeyard.v1.Job
-	(*Run)(nil),                      // 103: forgeyard.v1.Run
-	(*Device)(nil),                   // 104: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 105: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 106: forgeyard.v1.RunEvent
+	(*VerifyRequest)(nil),            // 58: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 59: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 60: forgeyard.v1.GCResponse
+	(*BundleRoot)(nil),               // 61: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 62: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 63: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 64: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 65: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 66: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 67: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 68: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 69: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 70: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 71: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 72: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 73: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 74: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 75: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 76: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 77: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 78: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 79: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 80: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 81: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 82: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 83: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 84: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 85: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 86: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Link)(nil),          // 87: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 88: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 89: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 90: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 91: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 92: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 93: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 94: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 95: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 96: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 97: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*Capabilities)(nil),             // 98: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 99: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 100: google.protobuf.Duration
+	(*Member)(nil),                   // 101: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 102: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 103: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 104: forgeyard.v1.Job
+	(*Run)(nil),                      // 105: forgeyard.v1.Run
+	(*Device)(nil),                   // 106: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 107: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 108: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	87,  // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	88,  // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	89,  // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	90,  // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	2,   // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	89,  // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	96,  // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	97,  // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	85,  // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	86,  // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	90,  // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	98,  // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	91,  // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	98,  // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	99,  // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	87,  // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	88,  // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	92,  // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	100, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	2,   // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	9,   // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	97,  // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	91,  // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	92,  // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	99,  // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	100, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	101, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	93,  // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	94,  // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	97,  // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	99,  // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	97,  // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	98,  // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	97,  // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	99,  // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	93,  // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	94,  // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	101, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	102, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	103, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	95,  // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	96,  // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	99,  // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	101, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	99,  // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	100, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	99,  // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	21,  // 25: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	9,   // 26: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	99,  // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	102, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	103, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	97,  // 30: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	101, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	104, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	105, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	99,  // 30: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
 	50,  // 31: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	97,  // 32: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	98,  // 33: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	59,  // 34: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	98,  // 35: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	64,  // 36: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	66,  // 37: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	59,  // 38: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	97,  // 39: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	104, // 40: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	95,  // 41: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	98,  // 42: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	100, // 43: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	101, // 44: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	97,  // 45: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	97,  // 46: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	97,  // 47: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	97,  // 48: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	97,  // 49: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	81,  // 50: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	98,  // 51: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	98,  // 52: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	98,  // 53: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	99,  // 32: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	100, // 33: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	61,  // 34: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	100, // 35: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	66,  // 36: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	68,  // 37: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	61,  // 38: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	99,  // 39: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	106, // 40: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	97,  // 41: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	100, // 42: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	102, // 43: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	103, // 44: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	99,  // 45: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	99,  // 46: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	99,  // 47: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	99,  // 48: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	99,  // 49: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	83,  // 50: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	100, // 51: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	100, // 52: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	100, // 53: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
 	0,   // 54: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
 	3,   // 55: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
 	5,   // 56: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
@@ -6407,8 +6593,8 @@ var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	36,  // 71: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
 	37,  // 72: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
 	38,  // 73: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	82,  // 74: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	84,  // 75: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	84,  // 74: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	86,  // 75: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
 	40,  // 76: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
 	42,  // 77: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
 	43,  // 78: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
@@ -6419,64 +6605,66 @@ var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	53,  // 83: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
 	55,  // 84: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
 	57,  // 85: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	60,  // 86: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	62,  // 87: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	65,  // 88: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	67,  // 89: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	69,  // 90: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	71,  // 91: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	73,  // 92: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	75,  // 93: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	76,  // 94: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	78,  // 95: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	79,  // 96: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	80,  // 97: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,   // 98: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,   // 99: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,   // 100: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,   // 101: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	15,  // 102: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	17,  // 103: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	19,  // 104: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	21,  // 105: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	23,  // 106: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	25,  // 107: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	27,  // 108: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	29,  // 109: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	31,  // 110: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	11,  // 111: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	13,  // 112: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	33,  // 113: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	35,  // 114: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	102, // 115: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	105, // 116: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	39,  // 117: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	83,  // 118: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	81,  // 119: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	41,  // 120: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	103, // 121: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	106, // 122: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	45,  // 123: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	47,  // 124: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	49,  // 125: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	52,  // 126: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	54,  // 127: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	56,  // 128: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	58,  // 129: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	61,  // 130: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	63,  // 131: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	66,  // 132: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	68,  // 133: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	70,  // 134: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	72,  // 135: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	74,  // 136: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	75,  // 137: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	77,  // 138: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	77,  // 139: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	77,  // 140: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	77,  // 141: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	98,  // [98:142] is the sub-list for method output_type
-	54,  // [54:98] is the sub-list for method input_type
+	58,  // 86: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	62,  // 87: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	64,  // 88: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	67,  // 89: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	69,  // 90: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	71,  // 91: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	73,  // 92: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	75,  // 93: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	77,  // 94: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	78,  // 95: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	80,  // 96: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	81,  // 97: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	82,  // 98: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	1,   // 99: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	4,   // 100: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	6,   // 101: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	8,   // 102: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	15,  // 103: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	17,  // 104: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	19,  // 105: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	21,  // 106: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	23,  // 107: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	25,  // 108: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	27,  // 109: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	29,  // 110: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	31,  // 111: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	11,  // 112: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	13,  // 113: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	33,  // 114: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	35,  // 115: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	104, // 116: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	107, // 117: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	39,  // 118: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	85,  // 119: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	83,  // 120: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	41,  // 121: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	105, // 122: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	108, // 123: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	45,  // 124: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	47,  // 125: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	49,  // 126: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	52,  // 127: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	54,  // 128: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	56,  // 129: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	60,  // 130: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	59,  // 131: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	63,  // 132: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	65,  // 133: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	68,  // 134: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	70,  // 135: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	72,  // 136: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	74,  // 137: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	76,  // 138: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	77,  // 139: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	79,  // 140: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	79,  // 141: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	79,  // 142: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	79,  // 143: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	99,  // [99:144] is the sub-list for method output_type
+	54,  // [54:99] is the sub-list for method input_type
 	54,  // [54:54] is the sub-list for extension type_name
 	54,  // [54:54] is the sub-list for extension extendee
 	0,   // [0:54] is the sub-list for field type_name
@@ -6494,7 +6682,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   96,
+			NumMessages:   98,
 			NumExtensions: 0,
 			NumServices:   8,
 		},

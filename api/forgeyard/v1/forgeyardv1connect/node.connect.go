@@ -114,6 +114,8 @@ const (
 	ContentServiceUnpinProcedure = "/forgeyard.v1.ContentService/Unpin"
 	// ContentServiceGCProcedure is the fully-qualified name of the ContentService's GC RPC.
 	ContentServiceGCProcedure = "/forgeyard.v1.ContentService/GC"
+	// ContentServiceVerifyProcedure is the fully-qualified name of the ContentService's Verify RPC.
+	ContentServiceVerifyProcedure = "/forgeyard.v1.ContentService/Verify"
 	// BundleServiceExportProcedure is the fully-qualified name of the BundleService's Export RPC.
 	BundleServiceExportProcedure = "/forgeyard.v1.BundleService/Export"
 	// BundleServiceImportProcedure is the fully-qualified name of the BundleService's Import RPC.
@@ -980,6 +982,8 @@ type ContentServiceClient interface {
 	Pin(context.Context, *connect.Request[v1.PinRequest]) (*connect.Response[v1.PinResponse], error)
 	Unpin(context.Context, *connect.Request[v1.UnpinRequest]) (*connect.Response[v1.UnpinResponse], error)
 	GC(context.Context, *connect.Request[v1.GCRequest]) (*connect.Response[v1.GCResponse], error)
+	// Verify reads what this node has and says how far it is; the last message has the outcome.
+	Verify(context.Context, *connect.Request[v1.VerifyRequest]) (*connect.ServerStreamForClient[v1.VerifyResponse], error)
 }
 
 // NewContentServiceClient constructs a client for the forgeyard.v1.ContentService service. By
@@ -1035,18 +1039,25 @@ func NewContentServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(contentServiceMethods.ByName("GC")),
 			connect.WithClientOptions(opts...),
 		),
+		verify: connect.NewClient[v1.VerifyRequest, v1.VerifyResponse](
+			httpClient,
+			baseURL+ContentServiceVerifyProcedure,
+			connect.WithSchema(contentServiceMethods.ByName("Verify")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // contentServiceClient implements ContentServiceClient.
 type contentServiceClient struct {
-	put   *connect.Client[v1.PutRequest, v1.PutResponse]
-	get   *connect.Client[v1.GetRequest, v1.GetResponse]
-	stat  *connect.Client[v1.StatRequest, v1.ObjectInfo]
-	usage *connect.Client[v1.UsageRequest, v1.UsageResponse]
-	pin   *connect.Client[v1.PinRequest, v1.PinResponse]
-	unpin *connect.Client[v1.UnpinRequest, v1.UnpinResponse]
-	gC    *connect.Client[v1.GCRequest, v1.GCResponse]
+	put    *connect.Client[v1.PutRequest, v1.PutResponse]
+	get    *connect.Client[v1.GetRequest, v1.GetResponse]
+	stat   *connect.Client[v1.StatRequest, v1.ObjectInfo]
+	usage  *connect.Client[v1.UsageRequest, v1.UsageResponse]
+	pin    *connect.Client[v1.PinRequest, v1.PinResponse]
+	unpin  *connect.Client[v1.UnpinRequest, v1.UnpinResponse]
+	gC     *connect.Client[v1.GCRequest, v1.GCResponse]
+	verify *connect.Client[v1.VerifyRequest, v1.VerifyResponse]
 }
 
 // Put calls forgeyard.v1.ContentService.Put.
@@ -1084,6 +1095,11 @@ func (c *contentServiceClient) GC(ctx context.Context, req *connect.Request[v1.G
 	return c.gC.CallUnary(ctx, req)
 }
 
+// Verify calls forgeyard.v1.ContentService.Verify.
+func (c *contentServiceClient) Verify(ctx context.Context, req *connect.Request[v1.VerifyRequest]) (*connect.ServerStreamForClient[v1.VerifyResponse], error) {
+	return c.verify.CallServerStream(ctx, req)
+}
+
 // ContentServiceHandler is an implementation of the forgeyard.v1.ContentService service.
 type ContentServiceHandler interface {
 	Put(context.Context, *connect.ClientStream[v1.PutRequest]) (*connect.Response[v1.PutResponse], error)
@@ -1093,6 +1109,8 @@ type ContentServiceHandler interface {
 	Pin(context.Context, *connect.Request[v1.PinRequest]) (*connect.Response[v1.PinResponse], error)
 	Unpin(context.Context, *connect.Request[v1.UnpinRequest]) (*connect.Response[v1.UnpinResponse], error)
 	GC(context.Context, *connect.Request[v1.GCRequest]) (*connect.Response[v1.GCResponse], error)
+	// Verify reads what this node has and says how far it is; the last message has the outcome.
+	Verify(context.Context, *connect.Request[v1.VerifyRequest], *connect.ServerStream[v1.VerifyResponse]) error
 }
 
 // NewContentServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -1144,6 +1162,12 @@ func NewContentServiceHandler(svc ContentServiceHandler, opts ...connect.Handler
 		connect.WithSchema(contentServiceMethods.ByName("GC")),
 		connect.WithHandlerOptions(opts...),
 	)
+	contentServiceVerifyHandler := connect.NewServerStreamHandler(
+		ContentServiceVerifyProcedure,
+		svc.Verify,
+		connect.WithSchema(contentServiceMethods.ByName("Verify")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/forgeyard.v1.ContentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ContentServicePutProcedure:
@@ -1160,6 +1184,8 @@ func NewContentServiceHandler(svc ContentServiceHandler, opts ...connect.Handler
 			contentServiceUnpinHandler.ServeHTTP(w, r)
 		case ContentServiceGCProcedure:
 			contentServiceGCHandler.ServeHTTP(w, r)
+		case ContentServiceVerifyProcedure:
+			contentServiceVerifyHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1195,6 +1221,10 @@ func (UnimplementedContentServiceHandler) Unpin(context.Context, *connect.Reques
 
 func (UnimplementedContentServiceHandler) GC(context.Context, *connect.Request[v1.GCRequest]) (*connect.Response[v1.GCResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.ContentService.GC is not implemented"))
+}
+
+func (UnimplementedContentServiceHandler) Verify(context.Context, *connect.Request[v1.VerifyRequest], *connect.ServerStream[v1.VerifyResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.ContentService.Verify is not implemented"))
 }
 
 // BundleServiceClient is a client for the forgeyard.v1.BundleService service.
