@@ -10,28 +10,30 @@ import (
 // the epoch was granted.
 type checkpoints struct {
 	silent
-	committed map[forgeyard.Digest]forgeyard.JobID
+	committed map[forgeyard.Digest]forgeyard.JobID // as the newest incarnation has it
+	ever      map[forgeyard.Digest]forgeyard.JobID // in any
 }
 
 func newCheckpoints() *checkpoints {
-	return &checkpoints{committed: map[forgeyard.Digest]forgeyard.JobID{}}
+	return &checkpoints{committed: map[forgeyard.Digest]forgeyard.JobID{}, ever: map[forgeyard.Digest]forgeyard.JobID{}}
 }
 
 func (c *checkpoints) applied(s *sim, e applied) {
 	if b, ok := e.cmd.Body.(site.Checkpoint); ok && accepts(e) {
-		c.committed[b.Commit.Manifest] = b.Authority.Job
+		c.committed[b.Commit.Manifest], c.ever[b.Commit.Manifest] = b.Authority.Job, b.Authority.Job
 	}
 	if _, ok := e.cmd.Body.(site.Offer); ok && e.ok() {
 		c.offered(s, e)
 	}
 }
 
-// recovered takes for committed what the node had, whoever committed it. What was committed
-// in the part that is lost still serves those who hear of that later.
+// recovered takes for committed what the node had, whoever committed it, and nothing else.
+// What was committed in the part that is lost serves those who live on in it.
 func (c *checkpoints) recovered(had, _ *site.State) {
+	clear(c.committed)
 	for id, j := range had.Jobs.All() {
 		for _, k := range j.Checkpoints {
-			c.committed[k.Manifest] = id
+			c.committed[k.Manifest], c.ever[k.Manifest] = id, id
 		}
 	}
 }
@@ -56,7 +58,11 @@ func (c *checkpoints) offered(s *sim, e applied) {
 }
 
 func (c *checkpoints) restored(s *sim, x *execution, from forgeyard.Digest) {
-	if by, ok := c.committed[from]; !ok || by != x.authority.Job {
+	known := c.committed
+	if x.n.world != s.world {
+		known = c.ever
+	}
+	if by, ok := known[from]; !ok || by != x.authority.Job {
 		s.fail("committed-checkpoint-only", "%s restores %s from %s, which was never committed for it", x.n.name, short(x.authority), from.Short())
 	}
 }

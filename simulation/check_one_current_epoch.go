@@ -56,13 +56,17 @@ func (c *epochs) grant(s *sim, e applied, a forgeyard.Authority) {
 	c.current[a.Job], c.last[a.Job], c.highest[a.Job] = a, a.Fence.Epoch, a.Fence
 }
 
-// recovered closes every epoch, and counts on from what the node had. What the lost part
-// of the log granted is still below whatever is granted from now on.
+// recovered counts on from what the node had: what was current there is, until the command
+// that begins the incarnation ends it. What the lost part of the log granted is still below
+// whatever is granted from now on.
 func (c *epochs) recovered(had, _ *site.State) {
 	clear(c.current)
 	clear(c.last)
 	for id, j := range had.Jobs.All() {
 		c.last[id] = j.Epoch
+		if j.Lease.Live() {
+			c.current[id] = j.Lease.Authority
+		}
 	}
 }
 
@@ -70,7 +74,7 @@ func (c *epochs) recovered(had, _ *site.State) {
 // them. Only commands that may end a lease are believed.
 func (c *epochs) closed(e applied) {
 	switch e.cmd.Body.(type) {
-	case site.Reject, site.Release, site.Complete, site.Expire, site.Checkpoint, site.Delegate, site.Register, site.Revoke:
+	case site.Reject, site.Release, site.Complete, site.Expire, site.Checkpoint, site.Delegate, site.Register, site.Revoke, site.Recover:
 	default:
 		return
 	}

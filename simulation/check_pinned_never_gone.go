@@ -14,7 +14,13 @@ import (
 // committed.
 type pinned struct {
 	silent
-	excused map[forgeyard.JobID]bool
+	excused map[loss]bool
+}
+
+// loss is an object that a job needed.
+type loss struct {
+	job forgeyard.JobID
+	of  forgeyard.Digest
 }
 
 func (c *pinned) collected(s *sim, n *node, d forgeyard.Digest) {
@@ -24,18 +30,33 @@ func (c *pinned) collected(s *sim, n *node, d forgeyard.Digest) {
 		}
 	}
 	for _, j := range s.head().Jobs.All() {
-		if why := needs(s, j, n.runner, d); why != "" && !c.excused[j.ID] {
+		if why := needs(s, j, n.runner, d); why != "" && !c.excused[loss{j.ID, d}] {
 			s.fail("pinned-never-gone", "%s collects %s, %s of %s", n.name, d.Short(), why, j.Spec.Title)
 		}
 	}
 }
 
-// recovered excuses what the lost part of the log let go of with every right, since the
-// job had ended there: a forced recovery cannot call that back.
+// recovered excuses what the lost part of the log let go of with every right, since the job
+// had ended there, or had gone on from something newer: a forced recovery cannot call that
+// back. What is committed from then on is needed as ever.
 func (c *pinned) recovered(had, lost *site.State) {
-	for id, j := range lost.Jobs.All() {
-		if was, ok := had.Jobs.Get(id); ok && j.Status.Terminal() && !was.Status.Terminal() {
-			c.excused[id] = true
+	for id, was := range had.Jobs.All() {
+		is, ok := lost.Jobs.Get(id)
+		if !ok || was.Status.Terminal() {
+			continue
+		}
+		for _, k := range was.Checkpoints {
+			still := func(o checkpoint.Commit) bool {
+				return o.Manifest == k.Manifest && o.State == k.State && slices.Equal(o.Replicas, k.Replicas)
+			}
+			if is.Status.Terminal() || !slices.ContainsFunc(is.Checkpoints, still) {
+				c.excused[loss{id, k.Manifest}] = true
+			}
+		}
+		for _, in := range was.Spec.Inputs {
+			if is.Status.Terminal() {
+				c.excused[loss{id, in.Digest}] = true
+			}
 		}
 	}
 }

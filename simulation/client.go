@@ -209,11 +209,13 @@ func (c *client) forget(had *site.State) {
 	})
 }
 
-// bury removes nodes that were lost, however long that takes.
-func (c *client) bury(lost []*node) {
+// bury removes nodes that were lost, now or before, however long that takes.
+func (c *client) bury() {
 	yes := true
-	for _, n := range lost {
-		c.restore(site.MemberSet{Runner: n.runner, Removed: &yes})
+	for _, n := range c.s.nodes {
+		if n.gone {
+			c.restore(site.MemberSet{Runner: n.runner, Removed: &yes})
+		}
 	}
 }
 

@@ -119,11 +119,17 @@ var damages = map[string]func(s *sim, d scenario.Damage, n *node){
 		}
 	},
 	"drain":   func(s *sim, d scenario.Damage, n *node) { s.client.drain(n, d.Word == "cancel") },
-	"recover": func(s *sim, d scenario.Damage, n *node) { s.recover(n, d.For) },
-	"remove":  func(s *sim, _ scenario.Damage, n *node) { s.client.remove(n) },
-	"voters":  func(s *sim, d scenario.Damage, _ *node) { s.client.set("voters", d.Word) },
-	"ttl":     func(s *sim, d scenario.Damage, _ *node) { s.client.setTTL(d.By) },
-	"grace":   func(s *sim, d scenario.Damage, _ *node) { s.client.set("lease.grace", d.By.String()) },
+	"recover": func(s *sim, d scenario.Damage, n *node) { s.recover(n, d.For, nil) },
+	"backup":  func(s *sim, _ scenario.Damage, n *node) { s.backUp(n) },
+	"restore": func(s *sim, d scenario.Damage, n *node) {
+		if s.backup != nil {
+			s.recover(n, d.For, s.backup)
+		}
+	},
+	"remove": func(s *sim, _ scenario.Damage, n *node) { s.client.remove(n) },
+	"voters": func(s *sim, d scenario.Damage, _ *node) { s.client.set("voters", d.Word) },
+	"ttl":    func(s *sim, d scenario.Damage, _ *node) { s.client.setTTL(d.By) },
+	"grace":  func(s *sim, d scenario.Damage, _ *node) { s.client.set("lease.grace", d.By.String()) },
 }
 
 // mute cuts one way: a node reaches one of the others, or none, and hears them, late

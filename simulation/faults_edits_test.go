@@ -262,6 +262,48 @@ func keepsIncarnation(was, is *site.State, _ site.Recover, _ site.Reply) *site.S
 	return &out
 }
 
+// keepsSecond does so where the site was recovered before.
+func keepsSecond(was, is *site.State, b site.Recover, r site.Reply) *site.State {
+	if was.Incarnation == 1 {
+		return is
+	}
+	return keepsIncarnation(was, is, b, r)
+}
+
+// believesBackup goes on with the jobs as a backup has them.
+func believesBackup(was, is *site.State, b site.Recover, r site.Reply) *site.State {
+	if !b.Backup || r.Err() != nil {
+		return is
+	}
+	out := *is
+	out.Jobs = was.Jobs
+	return &out
+}
+
+// leavesCurrent is a recovery that lets leases of unprotected work be, which the site then
+// forgets when it removes those who were lost.
+func leavesCurrent(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
+	next, r := s.ApplyEntry(index, term, data)
+	if r.Err() != nil {
+		return next, r
+	}
+	body := edit(data)
+	for id, j := range s.Jobs.All() {
+		if !j.Lease.Live() || j.Spec.Effects == job.EffectsProtected {
+			continue
+		}
+		switch body.(type) {
+		case site.Recover:
+			next = change(next, id, func(n *site.Job) { *n = j })
+		case site.MemberSet:
+			if j.Lease.Authority.Fence.Incarnation < s.Incarnation {
+				next = change(next, id, func(n *site.Job) { n.Status, n.Phase, n.Lease.State = job.Queued, "", lease.Ended })
+			}
+		}
+	}
+	return next, r
+}
+
 // trustsQueue leaves queued what the recovered state knows as queued.
 func trustsQueue(was, is *site.State, _ site.Recover, _ site.Reply) *site.State {
 	for id, j := range was.Jobs.All() {

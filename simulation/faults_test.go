@@ -63,6 +63,13 @@ func seededFaults() []seeded {
 		{"a forced recovery keeps the incarnation", "one-current-epoch", 1, recovering, apply(after(keepsIncarnation))},
 		{"a recovered site holds for free what its old state calls queued", "holder-stops-first", 143, queuing, apply(after(trustsQueue))},
 		{"a recovered site takes a new session for the end of the last lease", "holder-stops-first", 66, recovering, apply(before(trustsSession))},
+		{"a second recovery keeps the incarnation of the first", "one-current-epoch", 47, recoveringTwice, apply(after(keepsSecond))},
+		{"a second recovery has the lineage of the first", "nothing-lost", 4, recoveringTwice, func(h *hooks) { h.sameLineage = true }},
+		{"a recovery leaves out what its node does not know to be committed", "nothing-lost", 55, recoveringCrowded, func(h *hooks) { h.dropsTail = true }},
+		{"a recovery does not end a lease, and the site forgets it", "one-current-epoch", 22, recoveringFree, apply(leavesCurrent)},
+		{"a restored site counts on from its backup's incarnation", "one-current-epoch", 38, restored, func(h *hooks) { h.fromBackup = true }},
+		{"a restored site does not end what its backup has granted", "holder-stops-first", 1, restored, apply(after(believesBackup))},
+		{"a restored site resumes from what was committed after its backup", "committed-checkpoint-only", 10, restoredSaving, func(h *hooks) { h.everSaved = true }},
 		{"a device's host admits any token", "device-single-holder", 9, withDevice, func(h *hooks) { h.openGate = true }},
 		{"a device is free before it was reset", "device-single-holder", 1, withDevice, apply(freeAtOnce)},
 		{"a rule asks something outside the log", "same-state", 10, scenario.Taste{}, func(h *hooks) { h.apply = impure() }},
@@ -169,9 +176,17 @@ var (
 	// recovering are sites that lost all voters but one, and whose holders go on for a while.
 	recovering = scenario.Taste{Recover: true, Kinds: []string{"cut"}, Calm: 25 * time.Second, TTL: 3 * time.Second, Longest: 20 * time.Second, Adjust: outlives}
 	// queuing are the same with more work than the nodes can take at once.
-	queuing      = scenario.Taste{Recover: true, Kinds: []string{"kill"}, Calm: 40 * time.Second, TTL: 3 * time.Second, Adjust: waits}
-	withDevice   = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 40 * time.Second, Devices: true, Adjust: goesOn}
-	lonersSaving = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Adjust: goesOnSaving}
+	queuing = scenario.Taste{Recover: true, Kinds: []string{"kill"}, Calm: 40 * time.Second, TTL: 3 * time.Second, Adjust: waits}
+	// recoveringFree are among them those whose work may be done twice.
+	recoveringFree = scenario.Taste{Recover: true, Kinds: []string{"cut"}, Calm: 25 * time.Second, TTL: 3 * time.Second, Longest: 20 * time.Second, Adjust: goesOn}
+	// recoveringCrowded are those whose disks are slow: what is committed is known late.
+	recoveringCrowded = scenario.Taste{Recover: true, Kinds: []string{"slow-disk"}, Calm: 2 * time.Second, Longest: 40 * time.Second, Adjust: atOnce}
+	// recoveringTwice lose their voters once more, and restored go on then from a backup of before the first time.
+	recoveringTwice = scenario.Taste{Again: true, Kinds: []string{"kill"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Length: 4 * time.Minute, Adjust: restless}
+	restored        = scenario.Taste{Restore: true, Kinds: []string{"cut"}, Calm: 25 * time.Second, TTL: 3 * time.Second, Longest: 20 * time.Second, Adjust: outlives}
+	restoredSaving  = scenario.Taste{Restore: true, Kinds: []string{"kill"}, Calm: 25 * time.Second, TTL: 3 * time.Second, Adjust: outlivesSaving}
+	withDevice      = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 40 * time.Second, Devices: true, Adjust: goesOn}
+	lonersSaving    = scenario.Taste{Kinds: []string{"cut", "mute"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Adjust: goesOnSaving}
 	// longSilence is longer than what two clocks agree on: one holder at a time is cut off,
 	// and its leader goes on leading until the end of the count. More cuts at once would
 	// take the quorum, and a new leader counts anew.
@@ -200,6 +215,17 @@ func protectsAlone(j *scenario.Job) {
 func outlives(j *scenario.Job) {
 	j.Policy, j.Effects, j.Work, j.Budget, j.Every, j.Devices = scenario.Policy{Name: "offline", For: 40 * time.Second}, true, 50*time.Second, 12, 0, 0
 	j.Broken, j.Input = 0, false
+}
+
+func outlivesSaving(j *scenario.Job) {
+	outlives(j)
+	j.Effects, j.Every, j.Sealed, j.Rejects = false, 3*time.Second, true, 0
+}
+
+// restless is work that is granted again and again, since whoever has it dies.
+func restless(j *scenario.Job) {
+	goesOn(j)
+	j.Policy, j.Work, j.Every, j.Devices, j.Broken, j.Input = scenario.Policy{Name: "continuous"}, 50*time.Second, 0, 0, 0, false
 }
 
 func waits(j *scenario.Job) {

@@ -26,10 +26,15 @@ type hooks struct {
 	skipsRest    bool // what follows a refused command in its entry is answered and not kept
 	writesEarly  bool // a command is written before the log's format allows it
 	readsOn      bool // a program goes on that the log's format has left behind
+	// Of a forced recovery.
+	dropsTail   bool // what the node does not know to be committed is left out
+	fromBackup  bool // a restored site counts on from the backup's incarnation
+	sameLineage bool // the second one has the lineage of the first
 	// Of a runner.
 	slowKill    bool // a forced stop takes longer than it may
 	orphans     bool // workloads outlive their agent, and nobody kills them
 	bestGuess   bool // an epoch restores the newest state that was saved, committed or not
+	everSaved   bool // an epoch restores the newest state that was committed in any incarnation
 	boundless   bool // what the daemon's grant leaves is not listened to
 	neverResets bool // a device is never reset
 	tellsEarly  bool // it says that a tree is dead before it is

@@ -99,7 +99,7 @@ func (n *node) call(to int, timeout time.Duration, serve func(dst *node, answer 
 			return
 		}
 		switch dst := n.s.nodes[to]; {
-		case dst.world == w:
+		case dst.world.lineage == w.lineage:
 			serve(dst, answer)
 		case w != n.s.world && n.life == life:
 			n.outdated()

@@ -71,6 +71,10 @@ func (p *proposal) outcome(at place) {
 		p.again()
 		return
 	}
+	if at.index >= uint64(len(p.n.world.replies)) {
+		p.n.s.fail("nothing-lost", "%s is told that its command is entry %d, and its incarnation has %d", p.n.name, at.index, len(p.n.world.entries))
+		return
+	}
 	reply := p.n.world.replies[at.index][at.pos]
 	p.n.waitApplied(at.index, readBack, func() { p.done(reply, true) })
 }

@@ -569,7 +569,7 @@ func (n *node) confirm(done func(ok bool)) {
 func (n *node) tell(to int, f func(to *node)) {
 	w := n.world
 	n.s.net.send(n.id, to, func() {
-		if dst := n.s.nodes[to]; dst.world == w {
+		if dst := n.s.nodes[to]; dst.world.lineage == w.lineage {
 			f(dst)
 		}
 	})
@@ -583,6 +583,7 @@ type world struct {
 	replies [][]site.Reply // of each command
 	needs   []site.Format  // that a program must read to apply the entry
 	at      []uint64       // index of each for the site; it leaps where an incarnation begins
+	lineage string         // names its group of voters: what is sent within it is heard
 	lift    uint64         // of the next one above its place in the log
 }
 
@@ -612,6 +613,10 @@ func (s *sim) committed(n *node, upto uint64) {
 	w := n.world
 	for i := uint64(len(w.entries)) + 1; i <= upto && w == s.world; i++ {
 		s.take(n.log[i-1], s.observe)
+	}
+	if upto > uint64(len(w.entries)) {
+		s.fail("nothing-lost", "%s takes entry %d for committed, and %d are", n.name, upto, len(w.entries))
+		return
 	}
 	if w.entries[upto-1].term != n.termAt(upto) {
 		s.fail("nothing-lost", "%s has term %d at index %d, term %d was committed there", n.name, n.termAt(upto), upto, w.entries[upto-1].term)

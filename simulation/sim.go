@@ -88,7 +88,8 @@ type sim struct {
 	nodes  []*node
 	net    *network
 	up     *central
-	world  *world // of the newest incarnation
+	world  *world  // of the newest incarnation
+	backup *backup // the newest; nil: none was made
 	faults hooks
 	client client
 

@@ -42,9 +42,10 @@ type completion struct {
 
 // saved is what a checkpoint holds.
 type saved struct {
-	progress time.Duration
-	job      forgeyard.JobID
-	seq      int
+	progress  time.Duration
+	job       forgeyard.JobID
+	seq       int
+	committed bool // whoever proposed it was told so
 }
 
 // killMax is how long a forced stop takes at most, as lease.DefaultTerms says.
@@ -93,16 +94,17 @@ func (x *execution) prepared() {
 
 // resumeFrom is the state to restore: what the log says, and nothing else.
 func (x *execution) resumeFrom() forgeyard.Digest {
-	if x.n.s.faults.bestGuess {
-		var best forgeyard.Digest
-		for d, s := range x.n.s.store {
-			if s.job == x.authority.Job && (best.IsZero() || s.seq > x.n.s.store[best].seq) {
-				best = d
-			}
-		}
-		return best
+	f := x.n.s.faults
+	if !f.bestGuess && !f.everSaved {
+		return x.job.ResumeFrom
 	}
-	return x.job.ResumeFrom
+	var best forgeyard.Digest
+	for d, s := range x.n.s.store {
+		if s.job == x.authority.Job && (f.bestGuess || s.committed) && (best.IsZero() || s.seq > x.n.s.store[best].seq) {
+			best = d
+		}
+	}
+	return best
 }
 
 // gatherTries is how often content is asked for before the attempt ends without.
@@ -387,7 +389,7 @@ func (x *execution) commit(goOn bool, then func(site.Checkpointed, error)) {
 	s := x.n.s
 	x.seq++
 	id := cas.Sum([]byte(s.newID("manifest")))
-	s.store[id] = saved{x.progress, x.authority.Job, s.ids}
+	s.store[id] = saved{progress: x.progress, job: x.authority.Job, seq: s.ids}
 	lost := func(why string) {
 		then(site.Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Unknown, "%s", why))
 	}
@@ -415,7 +417,14 @@ func (x *execution) propose(id forgeyard.Digest, r replicas, goOn bool, done fun
 			Seq: x.seq, Manifest: id, Payload: cas.Sum([]byte("payload" + id.Hex())), Marker: cas.Sum([]byte("marker" + id.Hex())), Bytes: 1,
 			Attempt: x.authority.Attempt, Epoch: x.authority.Fence.Epoch, Replicas: r.nodes, Consistency: checkpoint.Application,
 		},
-	}, proposeFor, done)
+	}, proposeFor, func(r site.Reply, known bool) {
+		if known && r.Err() == nil {
+			it := x.n.s.store[id]
+			it.committed = true
+			x.n.s.store[id] = it
+		}
+		done(r, known)
+	})
 }
 
 func short(a forgeyard.Authority) string {

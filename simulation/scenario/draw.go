@@ -16,6 +16,8 @@ type Taste struct {
 	Delegate bool          // every job is delegated
 	Devices  bool          // every job uses the one device of n1
 	Recover  bool          // all voters but one are lost for good, and the site is recovered from that
+	Again    bool          // as Recover, and then once more
+	Restore  bool          // as Again, and the second time from a backup of before the first
 	Mixed    bool          // some nodes run the program before
 	Persons  bool          // people do what they do, although the damages are named
 	Longest  time.Duration // of a damage; 0: as drawn
@@ -30,6 +32,8 @@ const MaxWallError = 400 * time.Millisecond
 
 // Draw makes the scenario of a seed: its shape first, then its work, then its damage.
 func Draw(seed uint64, t Taste) Scenario {
+	t.Again = t.Again || t.Restore
+	t.Recover = t.Recover || t.Again
 	d := drawer{r: rand.New(rand.NewPCG(seed, 0x666f726765796172)), t: t}
 	d.s = Scenario{Story: []string{fmt.Sprintf("seed %d", seed)}, Seed: seed}
 	d.shape()
@@ -38,6 +42,7 @@ func Draw(seed uint64, t Taste) Scenario {
 	}
 	d.people()
 	d.settings(seed)
+	d.again(seed)
 	d.damages()
 	return d.s
 }
@@ -227,6 +232,50 @@ func (d *drawer) settings(seed uint64) {
 		}
 		own.shapeOf(&x, Damage{})
 		d.s.Damage = append(d.s.Damage, x)
+	}
+}
+
+// again draws what else befalls a site that is recovered by force, by dice of its own: it
+// goes on from a backup instead of a log, or loses its voters once more.
+func (d *drawer) again(seed uint64) {
+	at := slices.IndexFunc(d.s.Damage, func(x Damage) bool { return x.Kind == "recover" })
+	if at < 0 {
+		return
+	}
+	first := &d.s.Damage[at]
+	own := drawer{r: rand.New(rand.NewPCG(seed, 0x616761696e))}
+	made := Damage{Kind: "backup", Node: first.Node, At: own.within(time.Second, first.At)}
+	if own.chance(400) {
+		made.Node = 1 + own.r.IntN(d.s.Nodes)
+	}
+	second := Damage{Kind: "recover", At: min(first.At+first.For+own.within(5*time.Second, 90*time.Second), d.s.Length), Node: first.Node, For: own.within(200*time.Millisecond, 10*time.Second)}
+	if d.s.Devices[first.Node-1] == 0 && own.chance(500) { // who has devices stays
+		second.Node = 1 + own.r.IntN(d.s.Nodes)
+	}
+	before := own.within(time.Second, 10*time.Second)
+	cut := Damage{Kind: "cut", At: second.At - before, Node: second.Node, For: before + time.Second}
+	alone := Damage{Kind: "voters", Word: "1", At: min(first.At+first.For+2*time.Second, second.At)} // then the others only run jobs, and outlive it
+	twice, restored, late := own.chance(500), own.chance(500), own.chance(500)
+	if d.t.Recover {
+		twice, restored, late = d.t.Again, d.t.Restore, true
+	}
+	switch {
+	case restored && twice && late:
+		second.Kind = "restore"
+	case restored:
+		first.Kind = "restore"
+	}
+	if restored {
+		d.s.Damage = append(d.s.Damage, made)
+	}
+	if twice {
+		if second.Node != first.Node && own.chance(500) {
+			d.s.Damage = append(d.s.Damage, alone)
+		}
+		if second.Kind == "recover" && own.chance(600) { // it knows less than the others did
+			d.s.Damage = append(d.s.Damage, cut)
+		}
+		d.s.Damage = append(d.s.Damage, second)
 	}
 }
 

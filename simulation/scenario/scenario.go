@@ -150,6 +150,8 @@ var kinds = map[string]kind{
 	"drain":      {node: true, words: []string{"cancel"}},                                            // until the heal
 	"remove":     {node: true},                                                                       // for good, once its leases have ended
 	"recover":    {node: true, lasts: true},                                                          // all other voters are lost for good; it goes on alone, by force, after that
+	"backup":     {node: true},                                                                       // a person keeps its state
+	"restore":    {node: true, lasts: true},                                                          // as recover, from the newest backup instead of its log
 	"voters":     {words: []string{"1", "3", "5"}},                                                   // the site's setting
 	"ttl":        {by: true},                                                                         // of leases that are granted from now on, and a third of it for their renewal
 	"grace":      {by: true},                                                                         // the site's, from now on
