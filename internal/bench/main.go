@@ -1,7 +1,7 @@
 // Command bench measures what the design promises, on the built programs as real
 // processes on this machine:
 //
-//	go run ./internal/bench -suite lease|node|content|sim|all
+//	go run ./internal/bench -suite lease|node|content|store|sim|all
 //
 // It ends with one line a promise, readable by a program,
 //
@@ -30,9 +30,10 @@ import (
 )
 
 func main() {
-	suite := flag.String("suite", "all", "lease, node, content, sim or all")
+	suite := flag.String("suite", "all", "lease, node, content, store, sim or all")
 	bin := flag.String("bin", "bin", "folder of the built programs")
 	rounds := flag.Int("rounds", 5, "leaders killed")
+	objects := flag.Int("objects", 10_000_000, "objects of the large store")
 	jobs := flag.Int("jobs", 40, "jobs submitted")
 	keep := flag.Bool("keep-logs", false, "keep the folder with the daemons' logs")
 	flag.Parse()
@@ -45,6 +46,14 @@ func main() {
 		}
 		return
 	}
+	if dir := os.Getenv(envStore); dir != "" {
+		if err := askStore(ctx, dir); err != nil {
+			fmt.Fprintln(os.Stderr, "bench store:", err)
+			stop()
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(party.Env) != "" {
 		if err := party.Run(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "bench party:", err)
@@ -53,7 +62,7 @@ func main() {
 		}
 		return
 	}
-	if err := run(ctx, options{suite: *suite, bin: *bin, rounds: *rounds, jobs: *jobs, keep: *keep}); err != nil {
+	if err := run(ctx, options{suite: *suite, bin: *bin, rounds: *rounds, jobs: *jobs, objects: *objects, keep: *keep}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		stop()
 		os.Exit(1)
@@ -63,6 +72,7 @@ func main() {
 type options struct {
 	suite, bin   string
 	rounds, jobs int
+	objects      int
 	keep         bool
 }
 
@@ -78,6 +88,7 @@ var suites = []struct {
 	{"lease", true, (*bench).raftSuite},
 	{"lease", false, (*bench).leaseSuite},
 	{"content", true, (*bench).contentSuite},
+	{"store", true, (*bench).storeSuite},
 }
 
 // bench is one run.
@@ -94,7 +105,7 @@ func run(ctx context.Context, o options) (err error) {
 		known = known || s.name == o.suite
 	}
 	if !known {
-		return fmt.Errorf("there is no suite %q; lease, node, content, sim and all are there", o.suite)
+		return fmt.Errorf("there is no suite %q; lease, node, content, store, sim and all are there", o.suite)
 	}
 	if o.rounds < 5 || o.jobs < 5 {
 		return fmt.Errorf("-rounds %d and -jobs %d: a median of fewer than 5 says nothing", o.rounds, o.jobs)

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/disk"
+	"github.com/forgeyard/forgeyard-node/cas/disk/index"
+)
+
+// envStore makes this program the process that opens a large store and asks it.
+const envStore = "FORGEYARD_BENCH_STORE"
+
+// asked is how many objects the large store is asked for, one of two of them not there.
+const asked = 100_000
+
+func inMicros(v float64) string {
+	return time.Duration(v * float64(time.Second)).Round(100 * time.Nanosecond).String()
+}
+
+// storeSuite measures the store on this machine's disk.
+func (b *bench) storeSuite(ctx context.Context) error {
+	if err := b.largeIndex(ctx); err != nil {
+		return err
+	}
+	return b.putBlob(ctx)
+}
+
+// opened is what a process saw that opened the large store.
+type opened struct {
+	Ready, Has, HasP99 float64 // seconds
+	Peak               float64 // bytes
+}
+
+// largeIndex makes a store of many small objects and has other processes open it.
+func (b *bench) largeIndex(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "forgeyard-bench-store-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // what stays is in the machine's folder for such things
+	began := time.Now()
+	if err := fillStore(ctx, dir, b.objects); err != nil {
+		return err
+	}
+	fmt.Fprintf(b.out, "an index of %d objects was made in %s; load %s\n", b.objects, time.Since(began).Round(time.Second), load())
+	var ready, has, peak []float64
+	for range b.rounds {
+		c := exec.CommandContext(ctx, os.Args[0])
+		c.Env = append(os.Environ(), envStore+"="+dir, fmt.Sprint("FORGEYARD_BENCH_OBJECTS=", b.objects))
+		c.Stderr = os.Stderr
+		text, err := c.Output()
+		if err != nil {
+			return err
+		}
+		var o opened
+		if err := json.Unmarshal(text, &o); err != nil {
+			return err
+		}
+		fmt.Fprintf(b.out, "  ready in %s, has %s (p99 %s), peak %s; load %s\n", inMillis(o.Ready), inMicros(o.Has), inMicros(o.HasP99), inMiB(o.Peak), load())
+		ready, has, peak = append(ready, o.Ready), append(has, o.Has), append(peak, o.Peak)
+	}
+	b.add(measured("content.index_ready", inMillis, 5, ready))
+	b.add(measured("content.index_has", inMicros, 50e-6, has))
+	b.add(measured("content.index_memory", inMiB, 300<<20, peak))
+	return nil
+}
+
+// smallBytes is the content of a small object of the large store.
+func smallBytes(i uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte("forgeyard bench object "), i)
+}
+
+// fillStore makes the rows that puts would make, from those of one object that was put.
+func fillStore(ctx context.Context, dir string, n int) error {
+	s, err := disk.Open(disk.Config{Dir: dir, NoSync: true})
+	if err != nil {
+		return err
+	}
+	_, err = s.Put(ctx, bytes.NewReader(smallBytes(0)), cas.PutOptions{})
+	if err = errors.Join(err, s.Close()); err != nil {
+		return err
+	}
+	db, err := index.Open(index.Options{Dir: filepath.Join(dir, "index"), NoSync: true})
+	if err != nil {
+		return err
+	}
+	var record []byte
+	err = db.Scan([]byte("o"), nil, func(_, v []byte) bool { record = bytes.Clone(v); return false })
+	for from := 0; err == nil && from < n; from += 20_000 {
+		if err = ctx.Err(); err != nil {
+			break
+		}
+		err = db.Update(false, func(batch *index.Batch) error {
+			for i := from; i < min(n, from+20_000); i++ {
+				v := smallBytes(uint64(i))
+				d := cas.Sum(v)
+				if err := errors.Join(batch.Put(append([]byte("o"), d[:]...), record), batch.Put(append([]byte("i"), d[:]...), v)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return errors.Join(err, db.Flush(), db.Close())
+}
+
+// askStore is the process that opens it.
+func askStore(ctx context.Context, dir string) error {
+	var n uint64
+	if _, err := fmt.Sscan(os.Getenv("FORGEYARD_BENCH_OBJECTS"), &n); err != nil {
+		return err
+	}
+	began := time.Now()
+	s, err := disk.Open(disk.Config{Dir: dir})
+	if err != nil {
+		return err
+	}
+	if !s.Has(ctx, cas.Sum(smallBytes(n/2))) {
+		return errors.New("an object of the store is not there")
+	}
+	o := opened{Ready: time.Since(began).Seconds()}
+	took := make([]float64, 0, asked)
+	for i := range asked {
+		d := cas.Sum(smallBytes(rand.Uint64N(n)))
+		if i%2 == 1 {
+			d[0] ^= 0x80
+		}
+		began := time.Now()
+		if s.Has(ctx, d) != (i%2 == 0) {
+			return fmt.Errorf("has %s is wrong", d)
+		}
+		took = append(took, time.Since(began).Seconds())
+	}
+	slices.Sort(took)
+	o.Has, o.HasP99 = took[len(took)/2], took[len(took)*99/100]
+	c, err := costOf(os.Getpid())
+	if err != nil {
+		return err
+	}
+	o.Peak = c.peak
+	return errors.Join(json.NewEncoder(os.Stdout).Encode(o), s.Close())
+}
+
+// putBlob puts 1 GiB that the machine has in memory, and copies the same file with cp and
+// a sync, in turns.
+func (b *bench) putBlob(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "forgeyard-bench-put-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // as above
+	src := filepath.Join(dir, "source")
+	if err := randomFile(src, 1<<30); err != nil {
+		return err
+	}
+	var speed []float64
+	for i := range b.rounds {
+		copied, err := timed(func() error { return copyAndSync(ctx, src, filepath.Join(dir, "copy")) })
+		if err != nil {
+			return err
+		}
+		put, err := timed(func() error { return putInto(ctx, filepath.Join(dir, fmt.Sprint("cas", i)), src) })
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(b.out, "put 1 GiB, round %d: cp and sync %.2fs, put %.2fs; load %s\n", i, copied, put, load())
+		speed = append(speed, copied/put)
+		if err := os.RemoveAll(filepath.Join(dir, fmt.Sprint("cas", i))); err != nil {
+			return err
+		}
+	}
+	b.add(measured("content.put_vs_cp", inRatio, 0.7, speed).atLeast())
+	return nil
+}
+
+func timed(f func() error) (float64, error) {
+	began := time.Now()
+	err := f()
+	return time.Since(began).Seconds(), err
+}
+
+func randomFile(path string, n int64) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyN(f, rand.NewChaCha8([32]byte{1}), n)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func copyAndSync(ctx context.Context, from, to string) error {
+	if out, err := exec.CommandContext(ctx, "cp", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("cp: %s: %w", out, err)
+	}
+	out, err := exec.CommandContext(ctx, "sync", to).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("sync: %s: %w", out, err)
+	}
+	return os.Remove(to)
+}
+
+func putInto(ctx context.Context, dir, src string) error {
+	s, err := disk.Open(disk.Config{Dir: dir})
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(src)
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	_, err = s.Put(ctx, f, cas.PutOptions{Size: 1 << 30})
+	return errors.Join(err, f.Close(), s.Close())
+}
