@@ -120,6 +120,7 @@ func registerLive(r *prometheus.Registry, n *Node) {
 		return 0
 	}))
 	n.batchMetrics(r)
+	n.exchangeMetrics(r)
 	n.siteMetrics(r)
 }
 

@@ -1,8 +1,9 @@
 // Package peer decides from which peer a block comes, and brings content into
 // the local store: cas.Exchange between nodes.
 //
-// Two protocols do it. Blocks move over bitswap (boxo), which any IPFS node
-// speaks. What bitswap cannot say travels over /forgeyard/cas/1: "do you have
+// Three protocols do it. Between nodes of ours blocks move over one long connection
+// each way (package bulk); with others over bitswap (boxo), which any IPFS node
+// speaks. A link chooses when it first asks. What bitswap cannot say travels over /forgeyard/cas/1: "do you have
 // this, how large is it, which manifest", with a real No, and "take this from me
 // and keep it" (replication).
 //
@@ -26,6 +27,9 @@
 // number of fetches; a peer that sends no byte for WantTimeout, or not the block
 // within a time that its size allows, loses its wants to others; every peer that
 // was no help is named in the error; a session leaves nothing behind.
+//
+// Who brings in the same thing at the same time is a sibling (swarm.go): each takes
+// another part from whoever has all, and the rest from its siblings.
 //
 // Errors are those of cas.Exchange. The package keeps no content and decides
 // nothing about who may connect: the host's stream handlers are gated by

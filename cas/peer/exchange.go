@@ -308,3 +308,23 @@ func (x *Exchange) blame(p libpeer.ID, d forgeyard.Digest, reason string) {
 		x.cfg.OnBadPeer(Event{Peer: p, Digest: d, Reason: reason})
 	}
 }
+
+// Liar is a peer that broke its word and is asked last for a while.
+type Liar struct {
+	Peer  libpeer.ID
+	Times int
+	For   time.Duration // from now on
+}
+
+// Liars are the peers that are avoided now because they broke their word.
+func (x *Exchange) Liars() (out []Liar) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := x.cfg.Clock.Now()
+	for p, s := range x.scores {
+		if s.lies > 0 && now < s.until {
+			out = append(out, Liar{Peer: p, Times: s.lies, For: s.until.Sub(now)})
+		}
+	}
+	return out
+}

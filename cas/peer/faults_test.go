@@ -43,6 +43,9 @@ func TestC02ZeroedBytesFromOneOfTwo(t *testing.T) {
 		if events := c.bad(); len(events) != 1 || events[0].Peer != bad.host.ID() || events[0].Digest.IsZero() || c.Stats().BadPeers != 1 {
 			t.Fatalf("events %+v", events)
 		}
+		if l := c.Liars(); len(l) != 1 || l[0].Peer != bad.host.ID() || l[0].Times != 1 || l[0].For <= 0 {
+			t.Fatalf("%+v", l)
+		}
 		// It is asked last from now on, so it does no harm a second time.
 		other := noise(uint64(n)+1, n)
 		ref = bad.store.put(t, other)
