@@ -116,12 +116,13 @@ fi
 # The same seed gives the same bytes: an honest site, and one whose leader handles
 # heartbeats beside its main loop (hashicorp/raft#695), which must be found and replayed.
 [ "${#flags[@]}" -gt 0 ] || exit 0
-# other is a run in other surroundings: none of them may be seen.
+# other is a run in other surroundings, which collects its garbage at other times: none of
+# that may be seen.
 other=(env -i "PATH=$PATH" HOME=/nowhere TZ=Asia/Kathmandu "SOME_OTHER=$RANDOM" GODEBUG=cpu.all=off "${run[@]:4}")
 replay() { # replay SEED FAULT: plays twice at once, under different surroundings
   local a=$out/replay.1 b=$out/replay.2
   "${run[@]}" -test.v -test.run '^TestSeed$' "-seed=$1" "-fault=$2" >"$a" 2>&1 &
-  (cd / && "${other[@]}" -test.v -test.run '^TestSeed$' "-seed=$1" "-fault=$2" >"$b" 2>&1) || true
+  (cd / && "${other[@]}" -test.v -test.run '^TestSeed$' -collect=24 "-seed=$1" "-fault=$2" >"$b" 2>&1) || true
   wait $! || true
   trace() { sed -n '/^ *0\.000000s/,/^TRACE/p; /^TRACE/q' "$1"; }
   if ! cmp <(trace "$a") <(trace "$b") || ! grep -q '^TRACE b3:' "$a"; then

@@ -14,6 +14,8 @@ import (
 var (
 	seed  = flag.Uint64("seed", 1, "the site to play")
 	fault = flag.String("fault", "", "a fault to put in, by its name in faults_test.go")
+
+	collect = flag.Uint64("collect", 0, "MiB that may be allocated before garbage is collected; 0: as always")
 )
 
 // play runs a seed in a bubble of its own. What raft leaves behind for ever after a
@@ -57,7 +59,7 @@ func TestSeed(t *testing.T) {
 	if !ok && *fault != "" {
 		t.Fatalf("no fault is called %q", *fault)
 	}
-	o := Options{Faults: f.faults}
+	o := Options{Faults: f.faults, Collect: *collect << 20}
 	if testing.Verbose() {
 		o.Trace = os.Stdout
 	}

@@ -1,6 +1,7 @@
 package raftsim
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -46,8 +47,9 @@ type Result struct {
 
 // Options say what a run prints, and what is wrong with it.
 type Options struct {
-	Trace  io.Writer // every line of the trace; nil: only the tail is kept
-	Faults Faults
+	Trace   io.Writer // every line of the trace; nil: only the tail is kept
+	Faults  Faults
+	Collect uint64 // bytes that may be allocated before garbage is collected; 0: collectAt. No trace shows it.
 }
 
 // Run plays the site of a seed. It must be called in a bubble, with the working
@@ -70,6 +72,7 @@ func Run(seed uint64, o Options) Result {
 // world is everything in a run. The goroutine of Run owns rng, shape and the script.
 type world struct {
 	seed    uint64
+	collect uint64 // see Options
 	rng     *rand.Rand
 	shape   shape
 	refused time.Duration // until then no other pair of machines refuses streams
@@ -94,7 +97,7 @@ type world struct {
 func newWorld(seed uint64, o Options) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 0x72616674)), faults: o.Faults, start: time.Now(),
-		end: make(chan struct{}), hash: blake3.New(), out: o.Trace,
+		end: make(chan struct{}), hash: blake3.New(), out: o.Trace, collect: cmp.Or(o.Collect, collectAt),
 	}
 	w.check = newChecks(w)
 	w.shape = draw(w.rng)
@@ -157,7 +160,8 @@ func (w *world) count(f func(*Result)) {
 	f(&w.counts)
 }
 
-// collectAt is how much may be allocated before garbage is collected.
+// collectAt is how much may be allocated before garbage is collected: the memory of small
+// heaps stays with the processor.
 const collectAt = 64 << 20
 
 // sleep lets virtual time pass. Garbage is collected in between, while everybody waits:
@@ -168,7 +172,7 @@ func (w *world) sleep(d time.Duration) {
 		time.Sleep(min(time.Second, end-w.now()))
 		synctest.Wait()
 		var m runtime.MemStats
-		if runtime.ReadMemStats(&m); m.HeapAlloc > collectAt {
+		if runtime.ReadMemStats(&m); m.HeapAlloc > w.collect {
 			runtime.GC()
 		}
 	}
