@@ -33,7 +33,7 @@ import (
 // build less than compiling a file does.
 const cacheLookup = 400 * time.Millisecond
 
-// cacheUpkeep is how often old names and uploads are forgotten.
+// cacheUpkeep is how often old names and uploads are forgotten. Nothing is at the start.
 const cacheUpkeep = time.Hour
 
 // openBuildCache makes the cache, if the configuration wants one.
@@ -339,13 +339,13 @@ func (n *Node) cacheLoop(ctx context.Context) error {
 	}
 	cfg := n.cfg.Settings.CacheAPI
 	for {
-		if err := n.cache.Upkeep(ctx, n.clock.Wall().Add(-cfg.ForgetAfter), cfg.MaxNames); err != nil && ctx.Err() == nil {
-			n.log.Warn("old names of the build cache could not be forgotten", "err", err)
-		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-n.clock.After(cacheUpkeep):
+		}
+		if err := n.cache.Upkeep(ctx, n.clock.Wall().Add(-cfg.ForgetAfter), cfg.MaxNames); err != nil && ctx.Err() == nil {
+			n.log.Warn("old names of the build cache could not be forgotten", "err", err)
 		}
 	}
 }

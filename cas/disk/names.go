@@ -1,10 +1,10 @@
 package disk
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -146,27 +146,78 @@ func (s *Store) Trim(ctx context.Context, space cas.Space, since time.Time, most
 		return 0, err
 	}
 	defer leave()
-	var all []cas.Binding
-	err = s.rows(tNames, []byte{byte(space)}, nil, func(k, v []byte) bool {
-		if n, r, ok := decodeName(k, v); ok {
-			all = append(all, r.binding(n))
+	hours, err := s.nameHours(ctx, space)
+	if err != nil {
+		return 0, s.fail(op, err)
+	}
+	before, extra := trimLine(hours, hourOf(since), most)
+	gone, err := s.trimNames(ctx, space, before, extra)
+	return gone, s.fail(op, err)
+}
+
+// nameHours counts the names of a space by the hour of their last use: a million names are
+// a few hundred numbers.
+func (s *Store) nameHours(ctx context.Context, space cas.Space) (map[int64]int, error) {
+	hours := map[int64]int{}
+	err := s.rows(tNames, []byte{byte(space)}, nil, func(k, v []byte) bool {
+		if _, r, ok := decodeName(k, v); ok {
+			hours[r.Hour]++
 		}
 		return ctx.Err() == nil
 	})
-	if err = errors.Join(err, ctx.Err()); err != nil {
-		return 0, s.fail(op, err)
+	return hours, errors.Join(err, ctx.Err())
+}
+
+// trimLine says which names go: those last used before an hour, and so many of that hour.
+func trimLine(hours map[int64]int, since int64, most int) (before int64, extra int) {
+	left := 0
+	for h, n := range hours {
+		if h >= since {
+			left += n
+		}
 	}
-	slices.SortStableFunc(all, func(a, b cas.Binding) int { return a.Used.Compare(b.Used) })
-	from := hourOf(since)
-	gone, _ := slices.BinarySearchFunc(all, from, func(b cas.Binding, h int64) int { return cmp.Compare(hourOf(b.Used), h) })
-	if most > 0 {
-		gone = max(gone, len(all)-most)
+	if most <= 0 || left <= most {
+		return since, 0
 	}
-	names := make([]cas.Name, gone)
-	for i, b := range all[:gone] {
-		names[i] = b.Name
+	for _, h := range slices.Sorted(maps.Keys(hours)) {
+		if h < since {
+			continue
+		}
+		if left-hours[h] <= most {
+			return h, left - most
+		}
+		left -= hours[h]
 	}
-	return gone, s.fail(op, s.unbind(names))
+	return since, 0
+}
+
+// trimPage is how many names are in memory while they are forgotten.
+const trimPage = 4096
+
+func (s *Store) trimNames(ctx context.Context, space cas.Space, before int64, extra int) (gone int, err error) {
+	var from []byte
+	for {
+		var page []cas.Name
+		err := s.rows(tNames, []byte{byte(space)}, from, func(k, v []byte) bool {
+			n, r, ok := decodeName(k, v)
+			switch {
+			case ok && r.Hour < before:
+				page = append(page, n)
+			case ok && r.Hour == before && extra > 0:
+				page = append(page, n)
+				extra--
+			}
+			return len(page) < trimPage && ctx.Err() == nil
+		})
+		if err = errors.Join(err, ctx.Err()); err != nil || len(page) == 0 {
+			return gone, err
+		}
+		if err := s.unbind(page); err != nil {
+			return gone, err
+		}
+		gone += len(page)
+		from = nameKey(page[len(page)-1])
+	}
 }
 
 // Keep implements cas.Names.
