@@ -73,7 +73,7 @@ func (s *guardedStore) catchUp() {
 		if len(batch) == 0 {
 			return
 		}
-		if s.write(func() error { return s.disk.StoreLogs(batch) }) != nil {
+		if s.writeHere(func() error { return s.disk.StoreLogs(batch) }) != nil {
 			return // whoever waits is told by judge
 		}
 		s.stored.Add(1)

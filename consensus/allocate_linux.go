@@ -16,3 +16,12 @@ func allocate(f *os.File, size int64) error {
 	}
 	return err
 }
+
+// syncData waits until what was written is on the disk, and can be found there.
+func syncData(f *os.File) error {
+	for {
+		if err := unix.Fdatasync(int(f.Fd())); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

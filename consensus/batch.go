@@ -15,7 +15,8 @@ import (
 // waits for them and goes with all that waits, since half as many entries cost half as much.
 //
 // Every proposal that was put in gets its answer, because the last sender goes on until
-// nothing waits, and raft answers every sender until the instance has stopped.
+// nothing waits, and raft answers every sender until the instance has stopped; then the
+// callers do not wait for senders any more.
 type batcher struct {
 	mu      sync.Mutex
 	waiting []*proposal
@@ -52,12 +53,28 @@ func (in *instance) gather(ctx context.Context, op string, data []byte) (Result,
 	select {
 	case a := <-p.reply:
 		return a.Result, a.err
+	case <-in.quit:
+		return in.lastWord(op, p)
 	case <-ctx.Done():
 		if b.withdraw(p) {
 			return Result{}, forgeyard.E(op, forgeyard.Unavailable, context.Cause(ctx))
 		}
 		return Result{}, context.Cause(ctx)
 	}
+}
+
+// lastWord is what a caller hears of a proposal once raft has stopped: its answer, where
+// there is one.
+func (in *instance) lastWord(op string, p *proposal) (Result, error) {
+	select {
+	case a := <-p.reply:
+		return a.Result, a.err
+	default:
+	}
+	if in.batch.withdraw(p) {
+		return Result{}, in.g.unavailable(op)
+	}
+	return Result{}, in.whyStopped()
 }
 
 // withdraw takes a proposal back that did not leave yet.
@@ -122,8 +139,9 @@ func (in *instance) sendBatch(op string, batch []*proposal) {
 	if len(batch) > 1 {
 		data = encodeBatch(batch)
 	}
-	// No caller's patience ends the wait of the others: raft does, or the instance.
-	r, err := in.propose(context.Background(), op, data)
+	// No caller's patience ends the wait of the others: raft does, or the instance. Where
+	// raft never answers, the instance's end frees the callers, and this goroutine is lost.
+	r, err := in.proposeHere(op, data)
 	in.batch.landed(len(batch))
 	values, _ := r.Value.([]any)
 	for i, p := range batch {

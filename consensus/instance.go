@@ -249,18 +249,27 @@ func (in *instance) await(ctx context.Context, op string, call func() raft.Futur
 	}()
 	select {
 	case err := <-done:
-		if cause := in.store.failure(); err != nil && cause != nil {
-			err = fmt.Errorf("%w: %w", err, cause) // raft's log cache keeps only its text
-		}
-		return err
+		return in.withCause(err)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-in.quit:
-		if cause := in.store.failure(); cause != nil && !errors.Is(cause, errClosed) {
-			return fmt.Errorf("%w: %w", errStopped, cause) // it stopped for that
-		}
-		return errStopped
+		return in.whyStopped()
 	}
+}
+
+// withCause adds what the store knows: raft's log cache keeps only the text of an error.
+func (in *instance) withCause(err error) error {
+	if cause := in.store.failure(); err != nil && cause != nil {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}
+
+func (in *instance) whyStopped() error {
+	if cause := in.store.failure(); cause != nil && !errors.Is(cause, errClosed) {
+		return fmt.Errorf("%w: %w", errStopped, cause) // it stopped for that
+	}
+	return errStopped
 }
 
 // propose puts bytes into the log and returns what Apply made of them.
@@ -272,6 +281,19 @@ func (in *instance) propose(ctx context.Context, op string, data []byte) (Result
 	})
 	if err != nil {
 		return Result{}, err
+	}
+	return Result{Index: future.Index(), Value: future.Response()}, nil
+}
+
+// proposeHere is propose on the caller's own goroutine, for as long as raft takes.
+func (in *instance) proposeHere(op string, data []byte) (Result, error) {
+	if !in.enter() {
+		return Result{}, in.g.unavailable(op)
+	}
+	defer in.leave()
+	future := in.raft.Apply(data, 0)
+	if err := future.Error(); err != nil {
+		return Result{}, in.withCause(err)
 	}
 	return Result{Index: future.Index(), Value: future.Response()}, nil
 }

@@ -110,6 +110,29 @@ func (s *guardedStore) write(f func() error) error {
 	}
 }
 
+// writeHere is write on the caller's own goroutine, for those that nobody needs to go on
+// while the disk hangs: it spares two hand-overs. After the deadline whoever else waits is
+// told, and so is the caller once the disk is back.
+func (s *guardedStore) writeHere(f func() error) error {
+	if s.off.deadline {
+		return s.write(f)
+	}
+	s.mu.Lock()
+	if s.failed != nil {
+		defer s.mu.Unlock()
+		return s.failed
+	}
+	s.writes.Add(1)
+	s.mu.Unlock()
+	defer s.writes.Done()
+	late := time.AfterFunc(s.deadline, func() { _ = s.judge(errWriteHung) })
+	err := f()
+	if !late.Stop() {
+		return errors.Join(errWriteHung, err)
+	}
+	return s.judge(err)
+}
+
 func (s *guardedStore) judge(err error) error {
 	if err == nil || s.off.tail {
 		return err

@@ -326,6 +326,22 @@ func (c careFS) Create(dir, name string, size uint64) (types.WritableFile, error
 	return c.OpenWriter(dir, name)
 }
 
+// OpenWriter implements types.VFS.
+func (c careFS) OpenWriter(dir, name string) (types.WritableFile, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return segmentFile{f}, nil
+}
+
+// segmentFile is a segment that is written to. Its space and its length are there already,
+// so a sync waits for its data, and for more only where an entry made it longer.
+type segmentFile struct{ *os.File }
+
+// Sync implements types.WritableFile.
+func (f segmentFile) Sync() error { return syncData(f.File) }
+
 // newSegmentFile makes a file that has its space, or none.
 func newSegmentFile(path string, size int64) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
@@ -333,6 +349,10 @@ func newSegmentFile(path string, size int64) (*os.File, error) {
 		return nil, err
 	}
 	if err := allocate(f, size); err != nil {
+		return nil, errors.Join(err, f.Close(), os.Remove(path))
+	}
+	// Its length is on the disk before its name is: a sync need not wait for that again.
+	if err := f.Sync(); err != nil {
 		return nil, errors.Join(err, f.Close(), os.Remove(path))
 	}
 	return f, nil
