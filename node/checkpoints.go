@@ -130,9 +130,10 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bo
 		got.Verdict, got.Reason = runner.VerdictStale, "the lease is over"
 		return got, nil
 	}
+	told := x.untold()
 	sent := x.n.clock.Now()
 	reply, err := x.n.proposer.Propose(ctx, site.Checkpoint{
-		Authority: x.authority, Commit: ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes), Log: chunks, Continue: goOn, Productive: true,
+		Authority: x.authority, Commit: ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes), Log: chunks, Continue: goOn, Productive: true, Told: told,
 	})
 	if err != nil {
 		x.putBackLog(chunks)
@@ -149,6 +150,9 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bo
 		return got, x.n.store.Unpin(ctx, ing.Owner)
 	}
 	x.n.metrics.checkpoints.Inc()
+	if !told.IsZero() {
+		x.attempt.Told(told.Last())
+	}
 	got.Verdict = runner.VerdictCommitted
 	if done.Next != nil {
 		got.Verdict = runner.VerdictContinue
@@ -175,6 +179,16 @@ func checkpointRoots(ing capture.Ingested) []caspeer.Root {
 		out = append(out, caspeer.Root{Kind: caspeer.Tree, Ref: t})
 	}
 	return out
+}
+
+// untold are the events that go with a commit: the epoch that it may end tells no more.
+func (x *execution) untold() job.Told {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.attempt == nil || !x.n.mayReport() {
+		return job.Told{}
+	}
+	return x.attempt.Untold()
 }
 
 func (x *execution) takeLog() []job.LogChunk {

@@ -32,6 +32,9 @@ func decodeCompletion(b []byte) (completion, error) {
 // lease here. keep, if given, writes it down first, for a process that comes after this
 // one. It returns false only when ctx ended before the answer.
 func (n *Node) deliver(ctx context.Context, c completion, keep func([]byte) error) bool {
+	if !n.mayReport() {
+		c.Result.Told = job.Told{}
+	}
 	if keep != nil {
 		if err := keep(c.encode()); err != nil {
 			// Going on without the file risks a repeat of the work after a crash, never a wrong

@@ -45,6 +45,9 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 		}
 		n.executors[job.SandboxProcess] = e
 	}
+	if err := n.openOwn(); err != nil {
+		return err
+	}
 	var keep runner.Keeper // nil as an interface, not a nil pointer in one
 	if n.cfg.Keeper != "" && len(n.executors) > 0 {
 		k, err := keeper.Start(keeper.Config{Program: n.cfg.Keeper, Clock: n.clock, Log: n.log})
@@ -57,7 +60,7 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 	r, err := runner.New(runner.Config{
 		Site: n.enrolment.SiteID, Workspaces: n.dir.join(dirWorkspaces), Spool: n.dir.join(dirSpool), StateDir: n.dir.join(dirAgent),
 		Store: n.store, Fetch: n.fetch, FetchTree: n.fetchTree, Executors: n.executors, Keeper: keep, Ender: n.ender, Clock: n.clock, Log: n.log,
-		HelperPath: n.cfg.Helper, ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit),
+		HelperPath: n.cfg.Helper, Own: n.ownProgram(), ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit),
 	})
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ type metrics struct {
 	linkFailures                                      prometheus.Counter
 	renewalTook, renewalLate                          prometheus.Histogram
 	rejected, completions, raftEvents, jobs, renewals *prometheus.CounterVec
+	gardened                                          *prometheus.CounterVec
 }
 
 func newMetrics(n *Node) *metrics {
@@ -76,6 +77,7 @@ func newMetrics(n *Node) *metrics {
 		entries:         counter("log_entries_applied_total", "Commands applied."),
 		rejected:        vec("agent_lease_reject_total", "Leases that this node rejected, by reason.", "reason"),
 		completions:     vec("completions_total", "Answers to this node's completions.", "answer"),
+		gardened:        vec("garden_done_total", "What maintenance removed, mended or found wanting on this node, by action.", "action"),
 		raftEvents:      vec("raft_events_total", "What happened to this node's Raft group.", "event"),
 		jobs:            vec("jobs_ended_total", "Jobs of the site that ended while this node watched, by status.", "status"),
 	}

@@ -60,6 +60,7 @@ type Config struct {
 	Clock    clock.Clock  // nil: the system's
 	Log      *slog.Logger // nil: nowhere
 	Helper   string       // path of the fyjob binary that workloads get; empty: they get none
+	Own      string       // path of this program, for the children that carry out ingest and garden runs; empty: there are none
 	Keeper   string       // path of the program that is a keeper under its other name; empty: deadlines are held by this process alone
 	Ready    func(*Node)  // called once the node answers
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/mesh"
-	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/uplink"
 )
 
@@ -39,7 +38,9 @@ func (n *Node) upkeepLoop(ctx context.Context) error {
 			nextSample = now.Add(sampleEvery)
 		}
 		if now >= nextPins {
-			n.dropPins(ctx)
+			if _, _, err := n.dropPins(ctx); err != nil && ctx.Err() == nil {
+				n.log.Warn("what nothing needs stays pinned", "err", err)
+			}
 			n.relieve(ctx)
 			n.renewCredential(ctx)
 			nextPins = now.Add(pinsEvery)
@@ -117,24 +118,27 @@ func describe(all []mesh.PeerAddr) string {
 
 // dropPins lets go of what is kept for jobs that no longer need it: inputs and
 // checkpoints when the job has ended, outputs when it is forgotten.
-func (n *Node) dropPins(ctx context.Context) {
+func (n *Node) dropPins(ctx context.Context) (looked, dropped int, err error) {
 	pins, err := n.store.Pins(ctx)
 	if err != nil {
-		n.log.Warn("pins cannot be listed", "err", err)
-		return
+		return 0, 0, err
 	}
 	if !n.upToDate(ctx) {
-		return // an old copy of the log says nothing of jobs that it does not know
+		// An old copy of the log says nothing of jobs that it does not know.
+		return 0, 0, forgeyard.E("retention", forgeyard.Unavailable, errBehind)
 	}
 	st := n.replica.State()
 	for _, p := range pins {
-		if !agent.Needless(st, p.Owner, n.here, n.clock.Wall()) {
+		if !n.needless(st, p) {
 			continue
 		}
 		if err := n.store.Unpin(ctx, p.Owner); err != nil {
 			n.log.Warn("a pin stays", "owner", p.Owner, "err", err)
+			continue
 		}
+		dropped++
 	}
+	return len(pins), dropped, nil
 }
 
 // relieve makes room in the store: above its marks what was used longest ago goes, and all

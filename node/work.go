@@ -19,6 +19,7 @@ type execution struct {
 	authority forgeyard.Authority
 	job       site.Job
 	bound     []*boundDevice // set before the attempt starts
+	errands   *errands       // what this process does for the child of an own run
 
 	mu      sync.Mutex // guards all below
 	attempt *runner.Attempt
@@ -40,7 +41,7 @@ type grantedNext struct {
 // begin starts the execution of an accepted lease. Preparation happens on its own
 // goroutine: the agent's loop waits for nothing.
 func (n *Node) begin(ctx context.Context, j site.Job, l lease.Lease) {
-	x := &execution{n: n, authority: l.Authority, job: j, phase: job.PhaseAccepted}
+	x := &execution{n: n, authority: l.Authority, job: j, phase: job.PhaseAccepted, errands: newErrands()}
 	n.local.mu.Lock()
 	x.until = n.local.book.Deadline(l.Authority.Lease)
 	n.local.running[l.Authority.Lease] = x
@@ -74,6 +75,7 @@ func (x *execution) run(ctx context.Context) {
 	x.started(a)
 	log.Info("started")
 	<-a.Done() // its end is awaited, whatever else ends: its tree must be dead
+	x.errands.finish()
 	result, ended, _ := a.Wait(ctx)
 	log.Info("ended", "how", ended.Kind, "outcome", result.Outcome, "category", result.Category)
 	x.finish(ctx, result, ended)
@@ -273,7 +275,11 @@ const copyLogTime = 10 * time.Second
 func (x *execution) copyLog(ctx context.Context, r job.Result) {
 	ctx, cancel := context.WithTimeout(ctx, copyLogTime)
 	defer cancel()
-	roots := rootsOf(r.Outputs, r.Log)
+	outs := r.Outputs
+	if x.job.Spec.Own() {
+		outs = nil // their copies are kept for the names
+	}
+	roots := rootsOf(outs, r.Log)
 	pin := pinOf("job/"+string(x.authority.Job)+"/outputs", roots)
 	if _, err := x.n.replicate(ctx, x.job.Spec.Durability, pin, roots); err != nil {
 		x.n.log.Warn("the end of a log is on this node only", "job", x.authority.Job, "err", err)
@@ -309,7 +315,23 @@ func (x *execution) afterCheckpoint(ctx context.Context, e runner.Ended) {
 }
 
 func (x *execution) release(ctx context.Context, kind, detail string, log []job.LogChunk) {
-	x.n.tell(ctx, site.Release{Authority: x.authority, Kind: kind, Detail: detail, Log: x.unsent(log)})
+	b := site.Release{Authority: x.authority, Kind: kind, Detail: detail, Log: x.unsent(log)}
+	if x.n.mayReport() {
+		b.Told = x.attempt.Untold()
+	}
+	x.n.tell(ctx, b)
+}
+
+// mayReport says whether the site's log takes what executions tell.
+func (n *Node) mayReport() bool { return n.replica.State().Allows(site.FormatRuns) }
+
+// Report implements runner.Hooks.
+func (x *execution) Report(ctx context.Context, t job.Told) error {
+	if !x.n.mayReport() {
+		return forgeyard.Errorf("report", forgeyard.Unavailable, "the site's log does not take events of executions yet")
+	}
+	_, err := x.n.propose(ctx, site.Report{Authority: x.authority, Told: t})
+	return err
 }
 
 // unsent are the chunks of the log that the site does not know yet.
@@ -356,7 +378,10 @@ func (x *execution) StopRefused(_ context.Context, why string) {
 
 // Replicate implements runner.Hooks.
 func (x *execution) Replicate(ctx context.Context, d runner.Delivery) (runner.Replicas, error) {
+	owner := "job/" + string(x.authority.Job) + "/outputs"
+	if x.job.Spec.Own() {
+		owner, d.Log = site.NamePin(x.authority.Job), nil // the log's end is copied with the rest of it
+	}
 	roots := rootsOf(d.Outputs, d.Log)
-	pin := pinOf("job/"+string(x.authority.Job)+"/outputs", roots)
-	return x.n.replicate(ctx, x.job.Spec.Durability, pin, roots)
+	return x.n.replicate(ctx, x.job.Spec.Durability, pinOf(owner, roots), roots)
 }

@@ -183,6 +183,10 @@ func (n Node) faults() []fault {
 		c.absolute(fmt.Sprintf("sandbox.read_only_binds[%d]", i), b)
 	}
 	c.int("sandbox.read_only_binds", len(n.Sandbox.ReadOnlyBinds), 0, maxList)
+	for i, p := range n.Policy.Ingest {
+		c.absolute(fmt.Sprintf("policy.ingest[%d]", i), p)
+	}
+	c.int("policy.ingest", len(n.Policy.Ingest), 0, maxList)
 	c.toolchains(n.Toolchains)
 	c.devices(n.Devices)
 	c.span("reconnect.max_backoff", n.Reconnect.MaxBackoff, time.Second, maxBackoff)

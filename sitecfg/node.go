@@ -195,6 +195,10 @@ type PolicyConfig struct {
 	// Network is the widest network that a job may have here. Default none: a job
 	// that asks for more is not taken.
 	Network job.Network `yaml:"network" enum:"none|site|host"`
+	// Ingest are absolute folders below which an ingest may read that was submitted on
+	// another node. Default none: then only who has this node's control socket brings its
+	// files in. What stands there can be read by the whole site.
+	Ingest []string `yaml:"ingest"`
 }
 
 // Allows reports whether a job's network is within the policy.

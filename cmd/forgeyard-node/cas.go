@@ -19,6 +19,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/tree"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
 	"github.com/forgeyard/forgeyard-node/internal/strictyaml"
+	"github.com/forgeyard/forgeyard-node/job"
 )
 
 func (a *app) casCommand() *cobra.Command {
@@ -27,7 +28,7 @@ func (a *app) casCommand() *cobra.Command {
 		Long: "Put, get and keep content by its digest. A digest is b3: and 64 hex digits, the BLAKE3-256 of the bytes, equal to what b3sum prints. " +
 			"A directory is named by its tree.",
 	})
-	g.AddCommand(a.casPut(), a.casGet(), a.casLs(), a.casStat(), a.casPin(), a.casUnpin(), a.casGC(),
+	g.AddCommand(a.casPut(), a.casGet(), a.casLs(), a.casStat(), a.casPin(), a.casUnpin(), a.casGC(), a.casName(),
 		a.casVerify("verify", "Read all that this node has, and set aside what is damaged", "  forgeyard-node cas verify --rate 20MiB\n  forgeyard-node cas verify --repair", false),
 		a.casVerify("fsck", "The same, and with --repair make the index agree with the files first", "  forgeyard-node cas fsck --repair", true))
 	return g
@@ -77,14 +78,15 @@ func (a *app) casGet() *cobra.Command {
 	var out string
 	var isTree bool
 	c := a.Build(cli.Command{
-		Use: "get DIGEST", Short: "Fetch content by its digest, from this node or its peers", Args: cobra.ExactArgs(1),
+		Use: "get DIGEST|NAME", Short: "Fetch content by its digest, or by a name that an ingest gave it, from this node or its peers", Args: cobra.ExactArgs(1),
 		Long: "Fetch content by its digest, from this node or its peers. What arrives is held against the digest; a file or directory gets its name only then. " +
 			"Without -O, or with -O -, the bytes go to stdout, and a mismatch is known by the exit code.",
 		Example: "  forgeyard-node cas get b3:… -O firmware.bin\n  forgeyard-node cas get b3:… --tree -O ./src", Exits: []int{1, 3, 4, 5, 6, 7, 130},
 		Run: func(ctx context.Context, args []string) error {
-			ref, err := parseRef(args[0], "", 0)
-			if err != nil {
-				return err
+			if job.CheckName(args[0]) != nil {
+				if _, err := parseRef(args[0], "", 0); err != nil {
+					return err
+				}
 			}
 			toStdout := out == "" || out == "-"
 			if isTree && toStdout {
@@ -93,6 +95,13 @@ func (a *app) casGet() *cobra.Command {
 			c, err := a.connect(ctx)
 			if err != nil {
 				return err
+			}
+			ref, namedTree, err := named(ctx, c, args[0])
+			if isTree = isTree || namedTree; err != nil {
+				return err
+			}
+			if isTree && toStdout {
+				return a.Usage("cas get", "%s is a directory: it needs -O DIR", args[0])
 			}
 			if !toStdout {
 				return a.download(ctx, c, ref, isTree, out)
@@ -153,13 +162,19 @@ func withFileKind(err error) error {
 
 func (a *app) casLs() *cobra.Command {
 	return a.Build(cli.Command{
-		Use: "ls DIGEST", Short: "List one directory by its digest", Args: cobra.ExactArgs(1), Example: "  forgeyard-node cas ls b3:…", Exits: []int{1, 3, 5, 130},
+		Use: "ls DIGEST|NAME", Short: "List one directory by its digest, or by a name that an ingest gave it", Args: cobra.ExactArgs(1),
+		Example: "  forgeyard-node cas ls b3:…\n  forgeyard-node cas ls scope-7", Exits: []int{1, 3, 5, 130},
 		Run: func(ctx context.Context, args []string) error {
-			ref, err := parseRef(args[0], "", 0)
+			if job.CheckName(args[0]) != nil { // a digest, or what shall be one: it has a colon
+				if _, err := parseRef(args[0], "", 0); err != nil {
+					return err
+				}
+			}
+			c, err := a.connect(ctx)
 			if err != nil {
 				return err
 			}
-			c, err := a.connect(ctx)
+			ref, _, err := named(ctx, c, args[0])
 			if err != nil {
 				return err
 			}

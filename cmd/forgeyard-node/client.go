@@ -37,6 +37,7 @@ type client struct {
 	run     forgeyardv1connect.RunServiceClient
 	content forgeyardv1connect.ContentServiceClient
 	bundle  forgeyardv1connect.BundleServiceClient
+	own     forgeyardv1connect.OwnWorkServiceClient
 	device  forgeyardv1connect.DeviceServiceClient
 	uplink  forgeyardv1connect.UplinkServiceClient
 }
@@ -83,6 +84,7 @@ func newClient(dial func(context.Context) (net.Conn, error), c calls) *client {
 		run:     forgeyardv1connect.NewRunServiceClient(h, base, opt),
 		content: forgeyardv1connect.NewContentServiceClient(h, base, opt),
 		bundle:  forgeyardv1connect.NewBundleServiceClient(h, base, opt),
+		own:     forgeyardv1connect.NewOwnWorkServiceClient(h, base, opt),
 		device:  forgeyardv1connect.NewDeviceServiceClient(h, base, opt),
 		uplink:  forgeyardv1connect.NewUplinkServiceClient(h, base, opt),
 	}

@@ -83,7 +83,7 @@ func runText(p *cli.Page, r *forgeyardv1.Run) {
 func (a *app) runLog() *cobra.Command {
 	var after uint64
 	c := a.Build(cli.Command{
-		Use: "log ID", Short: "Print the events of a run so far", Args: cobra.ExactArgs(1),
+		Use: "log ID", Aliases: []string{"events"}, Short: "Print the events of a run so far", Args: cobra.ExactArgs(1),
 		Long:    "Print the events of a run so far. What its job prints is in `job log`.",
 		Example: "  forgeyard-node run log 01K5… -o json", Exits: []int{1, 3, 4, 5, 130},
 		Run: func(ctx context.Context, args []string) error {

@@ -82,7 +82,7 @@ func TestUsage(t *testing.T) {
 		{"join nonsense", 2, "token"},
 		{"submit nowhere.yaml", 3, "nowhere.yaml"},
 		{"submit - --set x", 2, "is not KEY=VALUE"},
-		{"cas get nonsense", 2, "is not a digest"},
+		{"cas get b3:nonsense", 2, "is not a digest"},
 		{"status", 5, "no daemon answers in"},
 		{"--addr 127.0.0.1:1 status", 5, "no daemon answers at 127.0.0.1:1"},
 	} {

@@ -30,11 +30,14 @@ func (a *app) submitCommand() *cobra.Command {
 	c := a.Build(cli.Command{
 		Use:   "submit FILE",
 		Short: "Submit a job file",
-		Long: "Submit a job file; `-` reads it from stdin. Local inputs (`from:`, relative to the file's folder) are hashed and brought into the site's store first. " +
+		Long: "Submit a job file; `-` reads it from stdin. Local inputs (`from:`, relative to the file's folder) of a build are hashed and brought into the site's store first. " +
+			"An ingest brings files, a folder or a bundle of one node into the store under names; a garden looks after one node: this one, or the one that `node:` names. " +
 			"It prints the run id and the job id.",
 		Example: `  forgeyard-node submit job.yaml --watch
   forgeyard-node submit job.yaml --set job.env.BOARD=rev5 --set title='nightly build'
-  forgeyard-node submit - --idempotency-key "$GITHUB_RUN_ID" -o json < job.yaml`,
+  forgeyard-node submit - --idempotency-key "$GITHUB_RUN_ID" -o json < job.yaml
+  echo '{version: 1, kind: garden}' | forgeyard-node submit - --watch
+  echo '{version: 1, kind: ingest, inputs: [{name: scope-7, from: /srv/scope/7}]}' | forgeyard-node submit -`,
 		Args:  cobra.ExactArgs(1),
 		Exits: []int{1, 3, 4, 5, 6, 7, 130},
 		Run: func(ctx context.Context, args []string) error {
@@ -110,6 +113,9 @@ func (a *app) readJob(name string, sets []string) (f job.File, base string, err 
 // submit brings local inputs in and proposes the job. What was put is held until the
 // job's own pin keeps it.
 func (a *app) submit(ctx context.Context, c *client, f job.File, base, key string) (*forgeyardv1.SubmitResponse, error) {
+	if f.Kind != job.Build {
+		return a.submitOwn(ctx, c, f, base, key)
+	}
 	hold := newID()
 	resolved, err := a.ingest(ctx, c, f, base, hold)
 	var out *forgeyardv1.SubmitResponse
@@ -120,6 +126,54 @@ func (a *app) submit(ctx context.Context, c *client, f job.File, base, key strin
 		a.unhold(ctx, c, hold)
 	}
 	return out, err
+}
+
+// submitOwn proposes an ingest or a garden run. Paths are those of the node that carries it
+// out; relative ones are only for the node that is asked, which sees the file's folder.
+func (a *app) submitOwn(ctx context.Context, c *client, f job.File, base, key string) (*forgeyardv1.SubmitResponse, error) {
+	s, err := unary(ctx, c.node.Status, &forgeyardv1.NodeStatusRequest{})
+	if err != nil {
+		return nil, err
+	}
+	id, here := forgeyard.RunnerID(s.RunnerId), true
+	if f.Node != "" {
+		r, err := findRunner(ctx, c, f.Node)
+		if err != nil {
+			return nil, err
+		}
+		here = r == id
+		id = r
+	}
+	for i, in := range f.Inputs {
+		if in.From == "" || filepath.IsAbs(in.From) {
+			continue
+		}
+		if !here {
+			return nil, forgeyard.Errorf("submit", forgeyard.Invalid, "inputs[%d].from: %q is not absolute, and %s does not know this folder", i, forgeyard.Clip(in.From, 80), f.Node)
+		}
+		if f.Inputs[i].From, err = filepath.Abs(filepath.Join(base, in.From)); err != nil {
+			return nil, forgeyard.E("submit", forgeyard.Other, err)
+		}
+	}
+	spec, err := f.Own(id)
+	if err != nil {
+		return nil, err
+	}
+	return unary(ctx, c.job.Submit, &forgeyardv1.SubmitRequest{Spec: spec.Canonical(), Kind: string(f.Kind), Title: f.Title, IdempotencyKey: key})
+}
+
+// findRunner finds a member by its name or its id.
+func findRunner(ctx context.Context, c *client, word string) (forgeyard.RunnerID, error) {
+	l, err := unary(ctx, c.site.Members, &forgeyardv1.MembersRequest{})
+	if err != nil {
+		return "", err
+	}
+	for _, m := range l.Members {
+		if m.RunnerId == word || m.Name == word {
+			return forgeyard.RunnerID(m.RunnerId), nil
+		}
+	}
+	return "", forgeyard.Errorf("submit", forgeyard.NotFound, "no member %q", forgeyard.Clip(word, job.MaxName)).WithHint("forgeyard-node site members shows them")
 }
 
 func propose(ctx context.Context, c *client, f job.File, resolved []job.Input, key, hold string) (*forgeyardv1.SubmitResponse, error) {
@@ -153,6 +207,14 @@ func (a *app) unhold(ctx context.Context, c *client, hold string) {
 func (a *app) ingest(ctx context.Context, c *client, f job.File, base, hold string) ([]job.Input, error) {
 	var out []job.Input
 	for _, in := range f.Job.Inputs {
+		if in.Named != "" {
+			got, err := namedInput(ctx, c, in)
+			if err != nil {
+				return out, err
+			}
+			out = append(out, got)
+			continue
+		}
 		if in.From == "" {
 			continue
 		}
@@ -167,6 +229,16 @@ func (a *app) ingest(ctx context.Context, c *client, f job.File, base, hold stri
 		out = append(out, job.Input{Path: path.Clean(in.Path), Tree: got.Kind == kindTree, Digest: got.ref.Digest, Manifest: got.ref.Manifest, Size: got.ref.Size})
 	}
 	return out, nil
+}
+
+// namedInput is what a name points at now; the job keeps to it.
+func namedInput(ctx context.Context, c *client, in job.FileInput) (job.Input, error) {
+	n, err := findName(ctx, c, in.Named)
+	if err != nil {
+		return job.Input{}, err
+	}
+	ref, err := parseRef(n.Set.Digest, n.Set.Manifest, n.Set.Size)
+	return job.Input{Path: path.Clean(in.Path), Tree: n.Set.Kind == kindTree, Digest: ref.Digest, Manifest: ref.Manifest, Size: ref.Size}, err
 }
 
 const (

@@ -81,7 +81,7 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 	defer noteHangup(log)()
 	var unsaid error
 	err = node.Run(ctx, node.Config{
-		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: log, Helper: findHelper(), Keeper: ownProgram(),
+		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: log, Helper: findHelper(), Keeper: ownProgram(), Own: ownProgram(),
 		Ready: func(n *node.Node) {
 			if unsaid = a.ready(n.Status(ctx)); unsaid != nil {
 				cancel() // nobody can know that it runs

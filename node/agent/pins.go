@@ -44,6 +44,17 @@ func Needless(st *site.State, owner string, here func(forgeyard.AttemptID) bool,
 	return false
 }
 
+// NameNeedless is Needless for what an ingest brought in under names: it is kept while one
+// of them points at it, while a job uses it, and as long as it is not known how the ingest
+// ended.
+func NameNeedless(st *site.State, ingest forgeyard.JobID, content []forgeyard.Digest, wall time.Time) bool {
+	j, ok := st.Jobs.Get(ingest)
+	if ok && !j.Status.Terminal() {
+		return false
+	}
+	return (ok || olderThan(string(ingest), wall, time.Hour)) && !st.NameNeeds(ingest, content, wall)
+}
+
 // grantIsUsed judges a delegation's pin by what became of it, however long its inputs took
 // to arrive: its job has ended, it was taken back, its hard end has passed, or no daemon is
 // left that could give it. A name without a number is of an older version of this program.

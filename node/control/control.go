@@ -68,6 +68,12 @@ type Node interface {
 	SignBundle(index []byte) ([]byte, error)
 	BundleSigner(of forgeyard.SiteID, index, signature []byte, made time.Time) (forgeyard.RunnerID, error)
 	UploadLimit() int64
+
+	// The children of this daemon speak for their attempt: see OwnWorkService.
+	OwnTask(a forgeyard.AttemptID) (*forgeyardv1.OwnTask, error)
+	OwnReport(a forgeyard.AttemptID, h job.Happening) error
+	OwnVerify(ctx context.Context, a forgeyard.AttemptID, d forgeyard.Digest, tree bool) (*forgeyardv1.OwnVerifyResponse, error)
+	OwnGarden(ctx context.Context, a forgeyard.AttemptID, action string) (*forgeyardv1.OwnGardenResponse, error)
 	Warn(msg string, args ...any)
 }
 
@@ -91,6 +97,7 @@ const (
 var reads = map[string]bool{
 	"Status": true, "Doctor": true, "Members": true, "Events": true, "ListTokens": true, "GetConfig": true, "List": true, "ListLeases": true, "Show": true,
 	"Log": true, "Attach": true, "Stat": true, "Usage": true,
+	"ListNames": true,
 }
 
 // gate refuses what the access does not cover.
@@ -134,6 +141,7 @@ func Handler(n Node, access Access) http.Handler {
 	mux.Handle(forgeyardv1connect.NewJobServiceHandler(jobService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewRunServiceHandler(runService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewContentServiceHandler(contentService{n}, opt))
+	mux.Handle(forgeyardv1connect.NewOwnWorkServiceHandler(ownWork{n}, opt))
 	mux.Handle(forgeyardv1connect.NewBundleServiceHandler(bundleService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewDeviceServiceHandler(deviceService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewUplinkServiceHandler(uplinkService{n}, opt))

@@ -25,7 +25,7 @@ var (
 		"SiteService/Status", "SiteService/Members", "SiteService/Events", "SiteService/ListTokens", "SiteService/GetConfig",
 		"JobService/List", "JobService/ListLeases", "JobService/Show", "JobService/Log",
 		"RunService/List", "RunService/Show", "RunService/Attach",
-		"ContentService/Stat", "ContentService/Usage",
+		"ContentService/Stat", "ContentService/Usage", "ContentService/ListNames",
 		"DeviceService/List",
 		"UplinkService/Status",
 	}
@@ -34,7 +34,8 @@ var (
 		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetConfig", "SiteService/SetMember",
 		"SiteService/Backup", "SiteService/Recover",
 		"JobService/Submit", "JobService/Cancel", "JobService/RevokeLease",
-		"ContentService/Put", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC", "ContentService/Verify",
+		"ContentService/Put", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC", "ContentService/Verify", "ContentService/RemoveName",
+		"OwnWorkService/Task", "OwnWorkService/Report", "OwnWorkService/Verify", "OwnWorkService/Garden",
 		"BundleService/Export", "BundleService/Import", "BundleService/Judge",
 		"DeviceService/Lease", "DeviceService/Release", "DeviceService/SetHealth", "DeviceService/Console",
 		"UplinkService/Connect", "UplinkService/Disconnect", "UplinkService/Drill",

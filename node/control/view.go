@@ -141,7 +141,17 @@ func Run(s *site.State, r site.Run) *forgeyardv1.Run {
 
 // Event shows one event of a run.
 func Event(run forgeyard.RunID, e job.Event) *forgeyardv1.RunEvent {
-	return &forgeyardv1.RunEvent{RunId: string(run), Seq: e.Seq, At: stamp(e.At), Kind: string(e.Kind), Status: string(e.Status), Message: e.Message}
+	v := &forgeyardv1.RunEvent{RunId: string(run), Seq: e.Seq, At: stamp(e.At), Kind: string(e.Kind), Status: string(e.Status), Message: e.Message}
+	if t := e.Tool; t != nil {
+		v.Tool = &forgeyardv1.ToolUse{Source: string(t.Source), Name: t.Name, State: string(t.State), Count: t.Count, Bytes: t.Bytes, Took: durationpb.New(t.Took), Code: int32(t.Code)}
+	}
+	if o := e.Output; o != nil {
+		v.Output = &forgeyardv1.Printed{FirstSeq: o.FirstSeq, LastSeq: o.LastSeq, Stdout: o.Stdout, Stderr: o.Stderr}
+	}
+	if e.Tool != nil || e.Output != nil { // one line says it, whoever reads it
+		v.Message = job.Happening{Kind: e.Kind, Message: e.Message, Tool: e.Tool, Output: e.Output}.String()
+	}
+	return v
 }
 
 // Device shows a device. A view of a device whose host is away is marked by its

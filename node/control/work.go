@@ -26,9 +26,11 @@ func (s jobService) Submit(ctx context.Context, r *connect.Request[forgeyardv1.S
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	reply, err := propose(ctx, s.n, site.Submit{
-		Kind: job.RunKind(r.Msg.Kind), Title: r.Msg.Title, Key: r.Msg.IdempotencyKey, Spec: r.Msg.Spec, SpecID: cas.Sum(r.Msg.Spec),
-	})
+	b := site.Submit{Kind: job.RunKind(r.Msg.Kind), Title: r.Msg.Title, Key: r.Msg.IdempotencyKey, Spec: r.Msg.Spec, SpecID: cas.Sum(r.Msg.Spec)}
+	if spec.Own() {
+		b.Via, _ = s.n.Identity() // whoever uses this socket may read what this node may
+	}
+	reply, err := propose(ctx, s.n, b)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
+	"github.com/forgeyard/forgeyard-node/node/runner/telling"
 )
 
 // Attempt is one epoch under way. Its exported methods may be called concurrently.
@@ -32,6 +33,7 @@ type Attempt struct {
 
 	flushStop chan struct{} // closed to end it
 	news      chan func(context.Context)
+	told      telling.Tellings
 
 	// Owned by the life, readable by others after done.
 	exec     executor.Executor
@@ -46,6 +48,7 @@ type Attempt struct {
 	taken    Captured // the last checkpoint
 	steps    []job.StepResult
 	outputs  []job.Output
+	summary  string // of an own run that did what it was asked
 	result   job.Result
 	ended    Ended
 
@@ -238,6 +241,7 @@ func (a *Attempt) openLog(ctx context.Context) error {
 	a.mu.Lock()
 	a.log = s
 	a.mu.Unlock()
+	a.told.Begin(s.Last() + 1)
 	mark := map[string]any{"event": "epoch", "epoch": epoch, "runner": a.task.Authority.Runner, "first_seq": s.Last() + 1}
 	if a.task.LastLogSeq > s.Last() {
 		mark["missing"] = a.task.LastLogSeq - s.Last()
@@ -274,7 +278,7 @@ func (a *Attempt) makeWorkspace(context.Context) error {
 			return forgeyard.E("workspace", executor.KindOfDisk(err), err)
 		}
 	}
-	if a.run.cfg.HelperPath == "" {
+	if a.run.cfg.HelperPath == "" || a.task.Spec.Own() {
 		return nil
 	}
 	b, err := os.ReadFile(a.run.cfg.HelperPath)
@@ -330,6 +334,7 @@ func (a *Attempt) event(step int, e map[string]any) {
 // conclude writes down how it ended, with the log flushed as far as it goes.
 func (a *Attempt) conclude(v *verdict) {
 	a.returnDevices()
+	a.endHold()
 	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered}
 	if a.log != nil {
 		if a.taken.Verdict != VerdictContinue || v.end != EndCheckpoint {
@@ -341,6 +346,8 @@ func (a *Attempt) conclude(v *verdict) {
 		}
 		a.ended.Log, a.ended.LastLogSeq = a.log.Chunks(), a.log.Last()
 	}
+	a.ended.Told = a.Untold()
+	a.result.Told = a.ended.Told
 	a.result.Outcome, a.result.Category, a.result.Message, a.result.ExitCode = v.outcome, v.category, v.message, v.code
 	a.result.Steps, a.result.Outputs, a.result.Log = a.steps, a.outputs, a.ended.Log
 	if len(v.message) > 0 {

@@ -120,6 +120,7 @@ type hooks struct {
 	mu        sync.Mutex
 	phases    []job.Phase
 	chunks    []job.LogChunk
+	told      []job.Told
 	refused   []string
 	tries     int
 	phase     func(job.Phase) error
@@ -141,6 +142,13 @@ func (h *hooks) Logged(_ context.Context, c []job.LogChunk) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.chunks = append(h.chunks, c...)
+}
+
+func (h *hooks) Report(_ context.Context, t job.Told) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.told = append(h.told, t)
+	return nil
 }
 
 func (h *hooks) StopRefused(_ context.Context, why string) {

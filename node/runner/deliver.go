@@ -24,7 +24,10 @@ func (a *Attempt) deliver() *verdict {
 	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Upload, a.cancelled)
 	defer cancel()
 	var err error
-	if !a.task.Spec.NoCommit {
+	switch {
+	case a.task.Spec.Own():
+		err = a.retry(ctx, "keep what was brought in", a.ownOutputs, outputIsWrong)
+	case !a.task.Spec.NoCommit:
 		err = a.retry(ctx, "store outputs", a.capture, outputIsWrong)
 	}
 	if v := a.interruptedByEnd(); v != nil {
@@ -45,7 +48,7 @@ func (a *Attempt) deliver() *verdict {
 		a.result.Short = true
 		a.note("passed; outputs are here and not yet where they should be: %v", err)
 	}
-	return &verdict{end: EndCompleted, outcome: job.OutcomeDone}
+	return &verdict{end: EndCompleted, outcome: job.OutcomeDone, message: a.summary}
 }
 
 // retry calls f until it succeeds, the time is over, or the error is final.
@@ -179,11 +182,16 @@ func (a *Attempt) startFlusher() {
 		defer close(a.flushed)
 		clk := a.run.cfg.Clock
 		last := clk.Now()
+		reported, reports := last, 0
 		for {
 			select {
 			case <-stop:
 				return
 			case <-clk.After(flushLook):
+			}
+			if a.told.Waiting() > 0 && clk.Now().Sub(reported) >= reportEvery<<min(reports/reportSlower, 10) {
+				reported, reports = clk.Now(), reports+1
+				a.tell(a.report)
 			}
 			n := a.log.Unflushed()
 			if n < flushBytes && (n == 0 || clk.Now().Sub(last) < flushEvery<<min(len(a.log.Chunks())/flushSlower, 10)) {
@@ -194,6 +202,7 @@ func (a *Attempt) startFlusher() {
 				a.run.cfg.Log.Warn("log not flushed", "attempt", a.id, "err", err)
 			}
 			cancel()
+			a.told.Mark(a.log.Last())
 			last = clk.Now()
 		}
 	}()

@@ -32,6 +32,10 @@ const (
 	// newsWaiting is how much the node may be behind with being told: an attempt has
 	// four phases and few refused suspends.
 	newsWaiting = 64
+	// reportEvery is how often events are brought into the site's log, at most: each time is
+	// an entry. It doubles as the above does, with each reportSlower times.
+	reportEvery  = 5 * time.Second
+	reportSlower = 32
 	// maxMessage bounds the text of a result.
 	maxMessage = 1 << 10
 	// maxOutputFiles bounds files of all outputs together.

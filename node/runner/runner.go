@@ -62,6 +62,9 @@ type Config struct {
 	Keeper Keeper
 	// Ender ends trees, and knows which do not die. Nil: one of its own.
 	Ender *ender.Ender
+	// Own is the argv of the program that carries out ingest and garden runs: this node's own,
+	// in a child process (decision 22). Executors must have job.SandboxOwn then. Empty: there is none.
+	Own []string
 	// SpoolLimit holds a workload back when that much log was not flushed. Zero: spool.DefaultLimit.
 	SpoolLimit int64
 }
@@ -182,6 +185,9 @@ type Hooks interface {
 	// Replicate brings a result to where its durability asks. It is called again
 	// after an error or a short answer until the upload time is over; the work is not.
 	Replicate(ctx context.Context, d Delivery) (Replicas, error)
+	// Report brings events of the epoch into the run's. It is called again with the same
+	// ones, and maybe more, after an error.
+	Report(ctx context.Context, t job.Told) error
 	// StopRefused tells that a suspend was not followed for want of a checkpoint.
 	StopRefused(ctx context.Context, why string)
 }
@@ -252,6 +258,7 @@ type Ended struct {
 	Checkpoint Captured // the last one taken
 	Log        []job.LogChunk
 	LastLogSeq uint64
+	Told       job.Told // events that the site does not have yet; the result has them too
 	// Undelivered is why outputs did not reach their replicas; empty when they did. The
 	// result stands all the same: passing and being delivered are two facts (E30).
 	Undelivered string

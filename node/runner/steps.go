@@ -25,7 +25,7 @@ func (a *Attempt) runSteps() *verdict {
 	if a.task.Spec.Timeouts.Run <= 0 {
 		late = nil
 	}
-	for i, s := range a.task.Spec.Steps {
+	for i, s := range a.plan() {
 		if v := a.interrupted(); v != nil && (v.end == EndLease || !(a.started && a.unsaved())) {
 			return v
 		}
@@ -40,9 +40,11 @@ func (a *Attempt) runSteps() *verdict {
 func (a *Attempt) runStep(i int, s job.Step, late <-chan time.Time) *verdict {
 	n := i + 1
 	a.event(n, map[string]any{"event": "step_start", "step": n, "name": s.Name})
+	a.tool(job.Tool{Source: job.ToolExecutor, Name: s.Name, State: job.ToolStarted}, "")
 	began := a.run.cfg.Clock.Now()
 	h, v := a.startStep(n, s)
 	if v != nil {
+		a.tool(job.Tool{Source: job.ToolExecutor, Name: s.Name, State: job.ToolFailed, Code: v.code}, v.message)
 		return v
 	}
 	w := &watch{a: a, h: h, late: late, folders: a.folders()}
@@ -55,8 +57,19 @@ func (a *Attempt) runStep(i int, s job.Step, late <-chan time.Time) *verdict {
 		r.Signal = signalName(x.Signal)
 	}
 	a.steps = append(a.steps, r)
+	a.told.Mark(a.log.Last())
+	a.tool(stepTool(r, x), "")
 	a.event(n, map[string]any{"event": "step_end", "step": n, "name": s.Name, "exit_code": x.Code, "signal": r.Signal, "oom": x.OOM, "took_ms": r.Took.Milliseconds()})
 	return a.judge(s, x)
+}
+
+// stepTool is the end of a step as an event.
+func stepTool(r job.StepResult, x executor.Exit) job.Tool {
+	t := job.Tool{Source: job.ToolExecutor, Name: r.Name, State: job.ToolEnded, Took: r.Took, Code: r.ExitCode}
+	if x.Code != 0 {
+		t.State = job.ToolFailed
+	}
+	return t
 }
 
 // startStep starts the program, and writes down who it is.
@@ -96,12 +109,11 @@ func (a *Attempt) request(n int, s job.Step) executor.Request {
 	if s.Dir != "" {
 		dir = path.Join(a.view, s.Dir)
 	}
-	res := a.task.Spec.Resources
+	limits, network := a.bounds()
 	r := executor.Request{
 		ID: a.id, Root: a.root, Argv: s.Argv(), Dir: dir, Env: a.environment(s),
-		Limits:  executor.Limits{MilliCPU: res.MilliCPU, Memory: res.Memory, Pids: res.Pids},
-		Network: a.task.Spec.Network,
-		Stdout:  a.log.Writer(a.ctx, spool.Stdout, uint16(n)), Stderr: a.log.Writer(a.ctx, spool.Stderr, uint16(n)),
+		Limits: limits, Network: network,
+		Stdout: counted{a.log.Writer(a.ctx, spool.Stdout, uint16(n)), &a.told, false}, Stderr: counted{a.log.Writer(a.ctx, spool.Stderr, uint16(n)), &a.told, true},
 	}
 	for _, d := range a.devices {
 		r.Devices = append(r.Devices, d.bind)
@@ -153,6 +165,9 @@ func (a *Attempt) withCode(v *verdict, x executor.Exit) *verdict {
 
 // whyFailed tells memory, disk and signals apart from a program that failed.
 func (a *Attempt) whyFailed(s job.Step, x executor.Exit) *verdict {
+	if v := a.ownFailed(); a.task.Spec.Own() && v != nil {
+		return v
+	}
 	if x.OOM {
 		return failure(job.OutOfMemory, "step %s was killed for memory: the limit is %d bytes", s.Name, a.task.Spec.Resources.Memory)
 	}
@@ -211,6 +226,11 @@ func (a *Attempt) interruptedByEnd() *verdict {
 }
 
 func (a *Attempt) tellCheckpoint(c Captured) {
+	t := job.Tool{Source: job.ToolCheckpoint, Name: fmt.Sprintf("checkpoint %d", c.Seq), State: job.ToolEnded}
+	if c.Verdict != VerdictCommitted && c.Verdict != VerdictContinue {
+		t.State = job.ToolFailed
+	}
+	a.tool(t, c.Reason)
 	a.event(0, map[string]any{"event": "checkpoint", "verdict": c.Verdict, "seq": c.Seq, "id": c.ID.String(), "reason": forgeyard.Clip(c.Reason, maxMessage)})
 }
 
@@ -240,6 +260,7 @@ func (a *Attempt) bindDevices(context.Context) error {
 			return forgeyard.E("device "+b.As, forgeyard.Unavailable, err)
 		}
 		a.devices = append(a.devices, d)
+		a.tool(job.Tool{Source: job.ToolDevice, Name: b.As, State: job.ToolStarted}, "")
 		if g == nil {
 			continue
 		}
@@ -255,6 +276,9 @@ func (a *Attempt) returnDevices() {
 	a.mu.Lock()
 	grants := a.state.Grants
 	a.mu.Unlock()
+	for _, d := range a.devices {
+		a.tool(job.Tool{Source: job.ToolDevice, Name: d.as, State: job.ToolEnded}, "")
+	}
 	for _, g := range grants {
 		if err := g.giveBack(); err != nil {
 			a.run.cfg.Log.Error("a device keeps the workload's owner", "attempt", a.id, "err", err)

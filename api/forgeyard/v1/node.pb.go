@@ -2538,6 +2538,334 @@ func (x *AttachRequest) GetSnapshot() bool {
 	return false
 }
 
+type ListNamesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // only this one; not found if it is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListNamesRequest) Reset() {
+	*x = ListNamesRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListNamesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListNamesRequest) ProtoMessage() {}
+
+func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListNamesRequest.ProtoReflect.Descriptor instead.
+func (*ListNamesRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ListNamesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ListNamesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Names         []*Name                `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListNamesResponse) Reset() {
+	*x = ListNamesResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListNamesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListNamesResponse) ProtoMessage() {}
+
+func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListNamesResponse.ProtoReflect.Descriptor instead.
+func (*ListNamesResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ListNamesResponse) GetNames() []*Name {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+type Name struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Set           *NamedSet              `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
+	Earlier       []*NamedSet            `protobuf:"bytes,3,rep,name=earlier,proto3" json:"earlier,omitempty"` // what it pointed at before, the newest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Name) Reset() {
+	*x = Name{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Name) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Name) ProtoMessage() {}
+
+func (x *Name) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Name.ProtoReflect.Descriptor instead.
+func (*Name) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *Name) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Name) GetSet() *NamedSet {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *Name) GetEarlier() []*NamedSet {
+	if x != nil {
+		return x.Earlier
+	}
+	return nil
+}
+
+type NamedSet struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Manifest      string                 `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"` // blob | tree
+	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	RunId         string                 `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	JobId         string                 `protobuf:"bytes,6,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"` // of an earlier one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamedSet) Reset() {
+	*x = NamedSet{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamedSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamedSet) ProtoMessage() {}
+
+func (x *NamedSet) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamedSet.ProtoReflect.Descriptor instead.
+func (*NamedSet) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *NamedSet) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *NamedSet) GetManifest() string {
+	if x != nil {
+		return x.Manifest
+	}
+	return ""
+}
+
+func (x *NamedSet) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *NamedSet) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *NamedSet) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *NamedSet) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *NamedSet) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *NamedSet) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+type RemoveNameRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNameRequest) Reset() {
+	*x = RemoveNameRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNameRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNameRequest) ProtoMessage() {}
+
+func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNameRequest.ProtoReflect.Descriptor instead.
+func (*RemoveNameRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *RemoveNameRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RemoveNameResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNameResponse) Reset() {
+	*x = RemoveNameResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNameResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNameResponse) ProtoMessage() {}
+
+func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNameResponse.ProtoReflect.Descriptor instead.
+func (*RemoveNameResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
+}
+
 type PutRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The first message says what comes; all carry data.
@@ -2552,7 +2880,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2564,7 +2892,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2577,7 +2905,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PutRequest) GetKind() string {
@@ -2626,7 +2954,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2966,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +2979,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PutResponse) GetDigest() string {
@@ -2688,7 +3016,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2700,7 +3028,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2713,7 +3041,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -2761,7 +3089,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2773,7 +3101,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2786,7 +3114,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -2812,7 +3140,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +3152,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,7 +3165,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -2864,7 +3192,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +3204,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +3217,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -2965,7 +3293,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2977,7 +3305,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2990,7 +3318,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -3015,7 +3343,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3027,7 +3355,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3040,7 +3368,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 type UsageResponse struct {
@@ -3056,7 +3384,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3396,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3409,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -3131,7 +3459,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3143,7 +3471,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3156,7 +3484,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -3195,7 +3523,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3535,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3548,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 type UnpinRequest struct {
@@ -3234,7 +3562,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3246,7 +3574,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3259,7 +3587,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -3291,7 +3619,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3303,7 +3631,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3316,7 +3644,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 type GCRequest struct {
@@ -3328,7 +3656,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3340,7 +3668,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3353,7 +3681,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -3374,7 +3702,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3386,7 +3714,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3399,7 +3727,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -3439,7 +3767,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3451,7 +3779,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3464,7 +3792,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *VerifyResponse) GetObjects() int64 {
@@ -3535,7 +3863,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3547,7 +3875,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3560,7 +3888,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -3591,6 +3919,470 @@ func (x *GCResponse) GetKept() int64 {
 	return 0
 }
 
+type OwnTaskRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnTaskRequest) Reset() {
+	*x = OwnTaskRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnTaskRequest) ProtoMessage() {}
+
+func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnTaskRequest.ProtoReflect.Descriptor instead.
+func (*OwnTaskRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *OwnTaskRequest) GetAttemptId() string {
+	if x != nil {
+		return x.AttemptId
+	}
+	return ""
+}
+
+type OwnTask struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Spec          []byte                 `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`   // canonical bytes of the job's spec
+	Hold          string                 `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"`   // for what is put
+	Here          bool                   `protobuf:"varint,4,opt,name=here,proto3" json:"here,omitempty"`  // it was submitted on this node: its paths are the caller's own affair
+	Paths         []string               `protobuf:"bytes,5,rep,name=paths,proto3" json:"paths,omitempty"` // else only what lies below these may be read
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnTask) Reset() {
+	*x = OwnTask{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnTask) ProtoMessage() {}
+
+func (x *OwnTask) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnTask.ProtoReflect.Descriptor instead.
+func (*OwnTask) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *OwnTask) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *OwnTask) GetSpec() []byte {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *OwnTask) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *OwnTask) GetHere() bool {
+	if x != nil {
+		return x.Here
+	}
+	return false
+}
+
+func (x *OwnTask) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+type OwnReportRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	Tool          *ToolUse               `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnReportRequest) Reset() {
+	*x = OwnReportRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnReportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnReportRequest) ProtoMessage() {}
+
+func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnReportRequest.ProtoReflect.Descriptor instead.
+func (*OwnReportRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *OwnReportRequest) GetAttemptId() string {
+	if x != nil {
+		return x.AttemptId
+	}
+	return ""
+}
+
+func (x *OwnReportRequest) GetTool() *ToolUse {
+	if x != nil {
+		return x.Tool
+	}
+	return nil
+}
+
+func (x *OwnReportRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type OwnReportResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnReportResponse) Reset() {
+	*x = OwnReportResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnReportResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnReportResponse) ProtoMessage() {}
+
+func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnReportResponse.ProtoReflect.Descriptor instead.
+func (*OwnReportResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+}
+
+type OwnVerifyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"` // blob | tree
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnVerifyRequest) Reset() {
+	*x = OwnVerifyRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnVerifyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnVerifyRequest) ProtoMessage() {}
+
+func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnVerifyRequest.ProtoReflect.Descriptor instead.
+func (*OwnVerifyRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *OwnVerifyRequest) GetAttemptId() string {
+	if x != nil {
+		return x.AttemptId
+	}
+	return ""
+}
+
+func (x *OwnVerifyRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *OwnVerifyRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+type OwnVerifyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Objects       int64                  `protobuf:"varint,1,opt,name=objects,proto3" json:"objects,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Manifest      string                 `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"` // of the root
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnVerifyResponse) Reset() {
+	*x = OwnVerifyResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnVerifyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnVerifyResponse) ProtoMessage() {}
+
+func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnVerifyResponse.ProtoReflect.Descriptor instead.
+func (*OwnVerifyResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *OwnVerifyResponse) GetObjects() int64 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *OwnVerifyResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *OwnVerifyResponse) GetManifest() string {
+	if x != nil {
+		return x.Manifest
+	}
+	return ""
+}
+
+func (x *OwnVerifyResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+type OwnGardenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // retention | workspaces | gc | scrub | devices
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnGardenRequest) Reset() {
+	*x = OwnGardenRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnGardenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnGardenRequest) ProtoMessage() {}
+
+func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnGardenRequest.ProtoReflect.Descriptor instead.
+func (*OwnGardenRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *OwnGardenRequest) GetAttemptId() string {
+	if x != nil {
+		return x.AttemptId
+	}
+	return ""
+}
+
+func (x *OwnGardenRequest) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+type OwnGardenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Looked        int64                  `protobuf:"varint,1,opt,name=looked,proto3" json:"looked,omitempty"` // at how many things
+	Done          int64                  `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`     // how many were removed, mended or reset
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Trouble       []string               `protobuf:"bytes,4,rep,name=trouble,proto3" json:"trouble,omitempty"` // what could not be done, at most 16 lines
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnGardenResponse) Reset() {
+	*x = OwnGardenResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnGardenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnGardenResponse) ProtoMessage() {}
+
+func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnGardenResponse.ProtoReflect.Descriptor instead.
+func (*OwnGardenResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *OwnGardenResponse) GetLooked() int64 {
+	if x != nil {
+		return x.Looked
+	}
+	return 0
+}
+
+func (x *OwnGardenResponse) GetDone() int64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *OwnGardenResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *OwnGardenResponse) GetTrouble() []string {
+	if x != nil {
+		return x.Trouble
+	}
+	return nil
+}
+
 type BundleRoot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -3601,7 +4393,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3613,7 +4405,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3626,7 +4418,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -3656,7 +4448,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3668,7 +4460,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3681,7 +4473,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -3731,7 +4523,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3743,7 +4535,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3756,7 +4548,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -3799,7 +4591,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +4603,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +4616,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -3867,7 +4659,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3879,7 +4671,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3892,7 +4684,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -3938,7 +4730,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4742,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4755,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *BundleImported) GetId() string {
@@ -4024,7 +4816,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4036,7 +4828,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4049,7 +4841,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -4071,7 +4863,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4083,7 +4875,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4096,7 +4888,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -4135,7 +4927,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4147,7 +4939,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4160,7 +4952,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 type ListDevicesResponse struct {
@@ -4172,7 +4964,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4184,7 +4976,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4197,7 +4989,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -4221,7 +5013,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4233,7 +5025,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4246,7 +5038,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -4303,7 +5095,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4315,7 +5107,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4328,7 +5120,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -4369,7 +5161,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4381,7 +5173,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4394,7 +5186,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -4419,7 +5211,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4431,7 +5223,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4444,7 +5236,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 type SetDeviceHealthRequest struct {
@@ -4458,7 +5250,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4470,7 +5262,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4483,7 +5275,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -4515,7 +5307,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4527,7 +5319,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4540,7 +5332,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 type ConsoleData struct {
@@ -4553,7 +5345,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4565,7 +5357,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4578,7 +5370,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -4603,7 +5395,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4615,7 +5407,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4628,7 +5420,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 type UplinkStatus struct {
@@ -4646,7 +5438,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4658,7 +5450,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4671,7 +5463,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -4732,7 +5524,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4744,7 +5536,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4757,7 +5549,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -4775,7 +5567,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4787,7 +5579,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4800,7 +5592,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 type UplinkDrillRequest struct {
@@ -4812,7 +5604,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4824,7 +5616,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4837,7 +5629,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -4872,7 +5664,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4884,7 +5676,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4897,7 +5689,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -5028,7 +5820,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5040,7 +5832,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5053,7 +5845,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -5072,7 +5864,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5084,7 +5876,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5097,7 +5889,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -5118,7 +5910,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5130,7 +5922,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5143,7 +5935,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -5186,7 +5978,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5198,7 +5990,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5295,7 +6087,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5307,7 +6099,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5352,7 +6144,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5364,7 +6156,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5442,7 +6234,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5454,7 +6246,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5518,7 +6310,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5530,7 +6322,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5593,7 +6385,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5605,7 +6397,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5660,7 +6452,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5672,7 +6464,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5719,7 +6511,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5731,7 +6523,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5774,7 +6566,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5786,7 +6578,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5849,7 +6641,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5861,7 +6653,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6141,7 +6933,27 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\rAttachRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x1a\n" +
-	"\bsnapshot\x18\x03 \x01(\bR\bsnapshot\"t\n" +
+	"\bsnapshot\x18\x03 \x01(\bR\bsnapshot\"&\n" +
+	"\x10ListNamesRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"=\n" +
+	"\x11ListNamesResponse\x12(\n" +
+	"\x05names\x18\x01 \x03(\v2\x12.forgeyard.v1.NameR\x05names\"v\n" +
+	"\x04Name\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12(\n" +
+	"\x03set\x18\x02 \x01(\v2\x16.forgeyard.v1.NamedSetR\x03set\x120\n" +
+	"\aearlier\x18\x03 \x03(\v2\x16.forgeyard.v1.NamedSetR\aearlier\"\xf8\x01\n" +
+	"\bNamedSet\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
+	"\bmanifest\x18\x02 \x01(\tR\bmanifest\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x15\n" +
+	"\x06run_id\x18\x05 \x01(\tR\x05runId\x12\x15\n" +
+	"\x06job_id\x18\x06 \x01(\tR\x05jobId\x120\n" +
+	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"'\n" +
+	"\x11RemoveNameRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x14\n" +
+	"\x12RemoveNameResponse\"t\n" +
 	"\n" +
 	"PutRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
@@ -6219,7 +7031,41 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\bexamined\x18\x01 \x01(\x03R\bexamined\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\x03R\aremoved\x12\x14\n" +
 	"\x05freed\x18\x03 \x01(\x03R\x05freed\x12\x12\n" +
-	"\x04kept\x18\x04 \x01(\x03R\x04kept\"8\n" +
+	"\x04kept\x18\x04 \x01(\x03R\x04kept\"/\n" +
+	"\x0eOwnTaskRequest\x12\x1d\n" +
+	"\n" +
+	"attempt_id\x18\x01 \x01(\tR\tattemptId\"o\n" +
+	"\aOwnTask\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04spec\x18\x02 \x01(\fR\x04spec\x12\x12\n" +
+	"\x04hold\x18\x03 \x01(\tR\x04hold\x12\x12\n" +
+	"\x04here\x18\x04 \x01(\bR\x04here\x12\x14\n" +
+	"\x05paths\x18\x05 \x03(\tR\x05paths\"v\n" +
+	"\x10OwnReportRequest\x12\x1d\n" +
+	"\n" +
+	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12)\n" +
+	"\x04tool\x18\x02 \x01(\v2\x15.forgeyard.v1.ToolUseR\x04tool\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\x13\n" +
+	"\x11OwnReportResponse\"]\n" +
+	"\x10OwnVerifyRequest\x12\x1d\n" +
+	"\n" +
+	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\"s\n" +
+	"\x11OwnVerifyResponse\x12\x18\n" +
+	"\aobjects\x18\x01 \x01(\x03R\aobjects\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1a\n" +
+	"\bmanifest\x18\x03 \x01(\tR\bmanifest\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size\"I\n" +
+	"\x10OwnGardenRequest\x12\x1d\n" +
+	"\n" +
+	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\"o\n" +
+	"\x11OwnGardenResponse\x12\x16\n" +
+	"\x06looked\x18\x01 \x01(\x03R\x06looked\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\x03R\x04done\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\atrouble\x18\x04 \x03(\tR\atrouble\"8\n" +
 	"\n" +
 	"BundleRoot\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
@@ -6367,7 +7213,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"RunService\x12E\n" +
 	"\x04List\x12\x1d.forgeyard.v1.ListRunsRequest\x1a\x1e.forgeyard.v1.ListRunsResponse\x127\n" +
 	"\x04Show\x12\x1c.forgeyard.v1.ShowRunRequest\x1a\x11.forgeyard.v1.Run\x12?\n" +
-	"\x06Attach\x12\x1b.forgeyard.v1.AttachRequest\x1a\x16.forgeyard.v1.RunEvent0\x012\x89\x04\n" +
+	"\x06Attach\x12\x1b.forgeyard.v1.AttachRequest\x1a\x16.forgeyard.v1.RunEvent0\x012\xa8\x05\n" +
 	"\x0eContentService\x12<\n" +
 	"\x03Put\x12\x18.forgeyard.v1.PutRequest\x1a\x19.forgeyard.v1.PutResponse(\x01\x12<\n" +
 	"\x03Get\x12\x18.forgeyard.v1.GetRequest\x1a\x19.forgeyard.v1.GetResponse0\x01\x12;\n" +
@@ -6376,7 +7222,15 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x03Pin\x12\x18.forgeyard.v1.PinRequest\x1a\x19.forgeyard.v1.PinResponse\x12@\n" +
 	"\x05Unpin\x12\x1a.forgeyard.v1.UnpinRequest\x1a\x1b.forgeyard.v1.UnpinResponse\x127\n" +
 	"\x02GC\x12\x17.forgeyard.v1.GCRequest\x1a\x18.forgeyard.v1.GCResponse\x12E\n" +
-	"\x06Verify\x12\x1b.forgeyard.v1.VerifyRequest\x1a\x1c.forgeyard.v1.VerifyResponse0\x012\xfd\x01\n" +
+	"\x06Verify\x12\x1b.forgeyard.v1.VerifyRequest\x1a\x1c.forgeyard.v1.VerifyResponse0\x01\x12L\n" +
+	"\tListNames\x12\x1e.forgeyard.v1.ListNamesRequest\x1a\x1f.forgeyard.v1.ListNamesResponse\x12O\n" +
+	"\n" +
+	"RemoveName\x12\x1f.forgeyard.v1.RemoveNameRequest\x1a .forgeyard.v1.RemoveNameResponse2\xae\x02\n" +
+	"\x0eOwnWorkService\x12;\n" +
+	"\x04Task\x12\x1c.forgeyard.v1.OwnTaskRequest\x1a\x15.forgeyard.v1.OwnTask\x12I\n" +
+	"\x06Report\x12\x1e.forgeyard.v1.OwnReportRequest\x1a\x1f.forgeyard.v1.OwnReportResponse\x12I\n" +
+	"\x06Verify\x12\x1e.forgeyard.v1.OwnVerifyRequest\x1a\x1f.forgeyard.v1.OwnVerifyResponse\x12I\n" +
+	"\x06Garden\x12\x1e.forgeyard.v1.OwnGardenRequest\x1a\x1f.forgeyard.v1.OwnGardenResponse2\xfd\x01\n" +
 	"\rBundleService\x12N\n" +
 	"\x06Export\x12!.forgeyard.v1.ExportBundleRequest\x1a\x1f.forgeyard.v1.ExportBundleChunk0\x01\x12S\n" +
 	"\x06Import\x12!.forgeyard.v1.ImportBundleRequest\x1a\".forgeyard.v1.ImportBundleResponse(\x010\x01\x12G\n" +
@@ -6406,7 +7260,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
 	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
@@ -6452,222 +7306,255 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*ListRunsResponse)(nil),         // 41: forgeyard.v1.ListRunsResponse
 	(*ShowRunRequest)(nil),           // 42: forgeyard.v1.ShowRunRequest
 	(*AttachRequest)(nil),            // 43: forgeyard.v1.AttachRequest
-	(*PutRequest)(nil),               // 44: forgeyard.v1.PutRequest
-	(*PutResponse)(nil),              // 45: forgeyard.v1.PutResponse
-	(*GetRequest)(nil),               // 46: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 47: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 48: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 49: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 50: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 51: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 52: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 53: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 54: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 55: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 56: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 57: forgeyard.v1.GCRequest
-	(*VerifyRequest)(nil),            // 58: forgeyard.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 59: forgeyard.v1.VerifyResponse
-	(*GCResponse)(nil),               // 60: forgeyard.v1.GCResponse
-	(*BundleRoot)(nil),               // 61: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 62: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 63: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 64: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 65: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 66: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 67: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 68: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 69: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 70: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 71: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 72: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 73: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 74: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 75: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 76: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 77: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 78: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 79: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 80: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 81: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 82: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 83: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 84: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 85: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 86: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Link)(nil),          // 87: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 88: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 89: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 90: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 91: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 92: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 93: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 94: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 95: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 96: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 97: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 98: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 99: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 100: google.protobuf.Duration
-	(*Member)(nil),                   // 101: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 102: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 103: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 104: forgeyard.v1.Job
-	(*Run)(nil),                      // 105: forgeyard.v1.Run
-	(*Device)(nil),                   // 106: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 107: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 108: forgeyard.v1.RunEvent
+	(*ListNamesRequest)(nil),         // 44: forgeyard.v1.ListNamesRequest
+	(*ListNamesResponse)(nil),        // 45: forgeyard.v1.ListNamesResponse
+	(*Name)(nil),                     // 46: forgeyard.v1.Name
+	(*NamedSet)(nil),                 // 47: forgeyard.v1.NamedSet
+	(*RemoveNameRequest)(nil),        // 48: forgeyard.v1.RemoveNameRequest
+	(*RemoveNameResponse)(nil),       // 49: forgeyard.v1.RemoveNameResponse
+	(*PutRequest)(nil),               // 50: forgeyard.v1.PutRequest
+	(*PutResponse)(nil),              // 51: forgeyard.v1.PutResponse
+	(*GetRequest)(nil),               // 52: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 53: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 54: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 55: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 56: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 57: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 58: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 59: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 60: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 61: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 62: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 63: forgeyard.v1.GCRequest
+	(*VerifyRequest)(nil),            // 64: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 65: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 66: forgeyard.v1.GCResponse
+	(*OwnTaskRequest)(nil),           // 67: forgeyard.v1.OwnTaskRequest
+	(*OwnTask)(nil),                  // 68: forgeyard.v1.OwnTask
+	(*OwnReportRequest)(nil),         // 69: forgeyard.v1.OwnReportRequest
+	(*OwnReportResponse)(nil),        // 70: forgeyard.v1.OwnReportResponse
+	(*OwnVerifyRequest)(nil),         // 71: forgeyard.v1.OwnVerifyRequest
+	(*OwnVerifyResponse)(nil),        // 72: forgeyard.v1.OwnVerifyResponse
+	(*OwnGardenRequest)(nil),         // 73: forgeyard.v1.OwnGardenRequest
+	(*OwnGardenResponse)(nil),        // 74: forgeyard.v1.OwnGardenResponse
+	(*BundleRoot)(nil),               // 75: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 76: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 77: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 78: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 79: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 80: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 81: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 82: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 83: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 84: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 85: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 86: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 87: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 88: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 89: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 90: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 91: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 92: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 93: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 94: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 95: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 96: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 97: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 98: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 99: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 100: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Link)(nil),          // 101: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 102: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 103: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 104: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 105: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 106: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 107: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 108: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 109: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 110: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 111: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*Capabilities)(nil),             // 112: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 113: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 114: google.protobuf.Duration
+	(*Member)(nil),                   // 115: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 116: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 117: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 118: forgeyard.v1.Job
+	(*Run)(nil),                      // 119: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 120: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 121: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 122: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 123: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	89,  // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	90,  // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	103, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	104, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	2,   // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	91,  // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	98,  // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	99,  // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	87,  // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	88,  // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	92,  // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	100, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	105, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	112, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	113, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	101, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	102, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	106, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	114, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	2,   // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	9,   // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	99,  // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	93,  // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	94,  // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	101, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	102, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	103, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	95,  // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	96,  // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	99,  // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	101, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	99,  // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	100, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	99,  // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	113, // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	107, // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	108, // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	115, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	116, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	117, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	109, // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	110, // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	113, // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	115, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	113, // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	114, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	113, // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	21,  // 25: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	9,   // 26: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	101, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	104, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	105, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	99,  // 30: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	50,  // 31: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	99,  // 32: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	100, // 33: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	61,  // 34: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	100, // 35: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	66,  // 36: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	68,  // 37: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	61,  // 38: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	99,  // 39: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	106, // 40: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	97,  // 41: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	100, // 42: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	102, // 43: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	103, // 44: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	99,  // 45: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	99,  // 46: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	99,  // 47: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	99,  // 48: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	99,  // 49: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	83,  // 50: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	100, // 51: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	100, // 52: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	100, // 53: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	0,   // 54: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	3,   // 55: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	5,   // 56: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	7,   // 57: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	14,  // 58: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	16,  // 59: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	18,  // 60: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	20,  // 61: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	22,  // 62: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	24,  // 63: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	26,  // 64: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	28,  // 65: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	30,  // 66: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	10,  // 67: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	12,  // 68: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	32,  // 69: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	34,  // 70: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	36,  // 71: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	37,  // 72: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	38,  // 73: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	84,  // 74: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	86,  // 75: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	40,  // 76: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	42,  // 77: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	43,  // 78: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	44,  // 79: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	46,  // 80: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	48,  // 81: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	51,  // 82: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	53,  // 83: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	55,  // 84: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	57,  // 85: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	58,  // 86: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	62,  // 87: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	64,  // 88: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	67,  // 89: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	69,  // 90: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	71,  // 91: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	73,  // 92: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	75,  // 93: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	77,  // 94: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	78,  // 95: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	80,  // 96: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	81,  // 97: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	82,  // 98: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,   // 99: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,   // 100: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,   // 101: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,   // 102: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	15,  // 103: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	17,  // 104: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	19,  // 105: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	21,  // 106: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	23,  // 107: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	25,  // 108: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	27,  // 109: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	29,  // 110: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	31,  // 111: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	11,  // 112: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	13,  // 113: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	33,  // 114: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	35,  // 115: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	104, // 116: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	107, // 117: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	39,  // 118: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	85,  // 119: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	83,  // 120: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	41,  // 121: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	105, // 122: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	108, // 123: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	45,  // 124: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	47,  // 125: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	49,  // 126: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	52,  // 127: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	54,  // 128: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	56,  // 129: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	60,  // 130: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	59,  // 131: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	63,  // 132: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	65,  // 133: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	68,  // 134: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	70,  // 135: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	72,  // 136: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	74,  // 137: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	76,  // 138: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	77,  // 139: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	79,  // 140: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	79,  // 141: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	79,  // 142: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	79,  // 143: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	99,  // [99:144] is the sub-list for method output_type
-	54,  // [54:99] is the sub-list for method input_type
-	54,  // [54:54] is the sub-list for extension type_name
-	54,  // [54:54] is the sub-list for extension extendee
-	0,   // [0:54] is the sub-list for field type_name
+	115, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	118, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	119, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	46,  // 30: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	47,  // 31: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	47,  // 32: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	113, // 33: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	113, // 34: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	113, // 35: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	56,  // 36: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	113, // 37: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	114, // 38: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	120, // 39: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	75,  // 40: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	114, // 41: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	80,  // 42: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	82,  // 43: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	75,  // 44: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	113, // 45: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	121, // 46: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	111, // 47: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	114, // 48: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	116, // 49: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	117, // 50: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	113, // 51: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	113, // 52: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	113, // 53: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	113, // 54: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	113, // 55: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	97,  // 56: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	114, // 57: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	114, // 58: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	114, // 59: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	0,   // 60: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	3,   // 61: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	5,   // 62: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	7,   // 63: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	14,  // 64: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	16,  // 65: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	18,  // 66: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	20,  // 67: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	22,  // 68: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	24,  // 69: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	26,  // 70: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	28,  // 71: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	30,  // 72: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	10,  // 73: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	12,  // 74: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	32,  // 75: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	34,  // 76: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	36,  // 77: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	37,  // 78: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	38,  // 79: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	98,  // 80: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	100, // 81: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	40,  // 82: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	42,  // 83: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	43,  // 84: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	50,  // 85: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	52,  // 86: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	54,  // 87: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	57,  // 88: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	59,  // 89: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	61,  // 90: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	63,  // 91: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	64,  // 92: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	44,  // 93: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	48,  // 94: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	67,  // 95: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	69,  // 96: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	71,  // 97: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	73,  // 98: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	76,  // 99: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	78,  // 100: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	81,  // 101: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	83,  // 102: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	85,  // 103: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	87,  // 104: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	89,  // 105: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	91,  // 106: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	92,  // 107: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	94,  // 108: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	95,  // 109: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	96,  // 110: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	1,   // 111: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	4,   // 112: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	6,   // 113: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	8,   // 114: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	15,  // 115: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	17,  // 116: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	19,  // 117: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	21,  // 118: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	23,  // 119: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	25,  // 120: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	27,  // 121: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	29,  // 122: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	31,  // 123: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	11,  // 124: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	13,  // 125: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	33,  // 126: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	35,  // 127: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	118, // 128: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	122, // 129: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	39,  // 130: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	99,  // 131: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	97,  // 132: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	41,  // 133: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	119, // 134: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	123, // 135: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	51,  // 136: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	53,  // 137: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	55,  // 138: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	58,  // 139: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	60,  // 140: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	62,  // 141: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	66,  // 142: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	65,  // 143: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	45,  // 144: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	49,  // 145: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	68,  // 146: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	70,  // 147: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	72,  // 148: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	74,  // 149: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	77,  // 150: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	79,  // 151: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	82,  // 152: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	84,  // 153: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	86,  // 154: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	88,  // 155: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	90,  // 156: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	91,  // 157: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	93,  // 158: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	93,  // 159: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	93,  // 160: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	93,  // 161: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	111, // [111:162] is the sub-list for method output_type
+	60,  // [60:111] is the sub-list for method input_type
+	60,  // [60:60] is the sub-list for extension type_name
+	60,  // [60:60] is the sub-list for extension extendee
+	0,   // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -6682,9 +7569,9 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   98,
+			NumMessages:   112,
 			NumExtensions: 0,
-			NumServices:   8,
+			NumServices:   9,
 		},
 		GoTypes:           file_forgeyard_v1_node_proto_goTypes,
 		DependencyIndexes: file_forgeyard_v1_node_proto_depIdxs,

@@ -1632,6 +1632,8 @@ type RunEvent struct {
 	Kind          string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
 	Status        string                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
 	Message       string                 `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	Tool          *ToolUse               `protobuf:"bytes,7,opt,name=tool,proto3" json:"tool,omitempty"`     // of tool events
+	Output        *Printed               `protobuf:"bytes,8,opt,name=output,proto3" json:"output,omitempty"` // of output events
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1708,6 +1710,182 @@ func (x *RunEvent) GetMessage() string {
 	return ""
 }
 
+func (x *RunEvent) GetTool() *ToolUse {
+	if x != nil {
+		return x.Tool
+	}
+	return nil
+}
+
+func (x *RunEvent) GetOutput() *Printed {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
+// ToolUse is what a tool did for a run, the same facts for each.
+type ToolUse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"` // executor | checkpoint | device | ingest | garden
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // started | ended | failed
+	Count         int64                  `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	Bytes         int64                  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Took          *durationpb.Duration   `protobuf:"bytes,6,opt,name=took,proto3" json:"took,omitempty"`
+	Code          int32                  `protobuf:"varint,7,opt,name=code,proto3" json:"code,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolUse) Reset() {
+	*x = ToolUse{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolUse) ProtoMessage() {}
+
+func (x *ToolUse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolUse.ProtoReflect.Descriptor instead.
+func (*ToolUse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ToolUse) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ToolUse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ToolUse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ToolUse) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *ToolUse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ToolUse) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *ToolUse) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+// Printed says where output is: the numbers of the job's log.
+type Printed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FirstSeq      uint64                 `protobuf:"varint,1,opt,name=first_seq,json=firstSeq,proto3" json:"first_seq,omitempty"`
+	LastSeq       uint64                 `protobuf:"varint,2,opt,name=last_seq,json=lastSeq,proto3" json:"last_seq,omitempty"`
+	Stdout        int64                  `protobuf:"varint,3,opt,name=stdout,proto3" json:"stdout,omitempty"` // bytes
+	Stderr        int64                  `protobuf:"varint,4,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Printed) Reset() {
+	*x = Printed{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Printed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Printed) ProtoMessage() {}
+
+func (x *Printed) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Printed.ProtoReflect.Descriptor instead.
+func (*Printed) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Printed) GetFirstSeq() uint64 {
+	if x != nil {
+		return x.FirstSeq
+	}
+	return 0
+}
+
+func (x *Printed) GetLastSeq() uint64 {
+	if x != nil {
+		return x.LastSeq
+	}
+	return 0
+}
+
+func (x *Printed) GetStdout() int64 {
+	if x != nil {
+		return x.Stdout
+	}
+	return 0
+}
+
+func (x *Printed) GetStderr() int64 {
+	if x != nil {
+		return x.Stderr
+	}
+	return 0
+}
+
 type LogFrame struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
@@ -1723,7 +1901,7 @@ type LogFrame struct {
 
 func (x *LogFrame) Reset() {
 	*x = LogFrame{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1913,7 @@ func (x *LogFrame) String() string {
 func (*LogFrame) ProtoMessage() {}
 
 func (x *LogFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1926,7 @@ func (x *LogFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogFrame.ProtoReflect.Descriptor instead.
 func (*LogFrame) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LogFrame) GetAttemptId() string {
@@ -1822,7 +2000,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +2012,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +2025,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Device) GetDeviceId() string {
@@ -1962,7 +2140,7 @@ type Heartbeat_Attempt struct {
 
 func (x *Heartbeat_Attempt) Reset() {
 	*x = Heartbeat_Attempt{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1974,7 +2152,7 @@ func (x *Heartbeat_Attempt) String() string {
 func (*Heartbeat_Attempt) ProtoMessage() {}
 
 func (x *Heartbeat_Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2224,7 @@ type Heartbeat_Resources struct {
 
 func (x *Heartbeat_Resources) Reset() {
 	*x = Heartbeat_Resources{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2236,7 @@ func (x *Heartbeat_Resources) String() string {
 func (*Heartbeat_Resources) ProtoMessage() {}
 
 func (x *Heartbeat_Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2298,7 @@ type Capabilities_Sandbox struct {
 
 func (x *Capabilities_Sandbox) Reset() {
 	*x = Capabilities_Sandbox{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2310,7 @@ func (x *Capabilities_Sandbox) String() string {
 func (*Capabilities_Sandbox) ProtoMessage() {}
 
 func (x *Capabilities_Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2181,7 +2359,7 @@ type Capabilities_Toolchain struct {
 
 func (x *Capabilities_Toolchain) Reset() {
 	*x = Capabilities_Toolchain{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2193,7 +2371,7 @@ func (x *Capabilities_Toolchain) String() string {
 func (*Capabilities_Toolchain) ProtoMessage() {}
 
 func (x *Capabilities_Toolchain) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2249,7 +2427,7 @@ type Capabilities_DeviceFact struct {
 
 func (x *Capabilities_DeviceFact) Reset() {
 	*x = Capabilities_DeviceFact{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2261,7 +2439,7 @@ func (x *Capabilities_DeviceFact) String() string {
 func (*Capabilities_DeviceFact) ProtoMessage() {}
 
 func (x *Capabilities_DeviceFact) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2316,7 +2494,7 @@ type Job_Holder struct {
 
 func (x *Job_Holder) Reset() {
 	*x = Job_Holder{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +2506,7 @@ func (x *Job_Holder) String() string {
 func (*Job_Holder) ProtoMessage() {}
 
 func (x *Job_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2561,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2573,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2674,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2686,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2762,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +2774,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2646,7 +2824,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2836,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2973,14 +3151,29 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x04node\x18\r \x01(\tR\x04node\x12\x10\n" +
 	"\x03pid\x18\x0e \x01(\x03R\x03pid\x12\x0e\n" +
 	"\x02by\x18\x0f \x01(\tR\x02by\x12\x19\n" +
-	"\blast_seq\x18\x10 \x01(\x04R\alastSeq\"\xa5\x01\n" +
+	"\blast_seq\x18\x10 \x01(\x04R\alastSeq\"\xff\x01\n" +
 	"\bRunEvent\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12*\n" +
 	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04kind\x18\x04 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06status\x18\x05 \x01(\tR\x06status\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"\xbd\x01\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12)\n" +
+	"\x04tool\x18\a \x01(\v2\x15.forgeyard.v1.ToolUseR\x04tool\x12-\n" +
+	"\x06output\x18\b \x01(\v2\x15.forgeyard.v1.PrintedR\x06output\"\xba\x01\n" +
+	"\aToolUse\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\x03R\x05count\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x12-\n" +
+	"\x04took\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x12\n" +
+	"\x04code\x18\a \x01(\x05R\x04code\"q\n" +
+	"\aPrinted\x12\x1b\n" +
+	"\tfirst_seq\x18\x01 \x01(\x04R\bfirstSeq\x12\x19\n" +
+	"\blast_seq\x18\x02 \x01(\x04R\alastSeq\x12\x16\n" +
+	"\x06stdout\x18\x03 \x01(\x03R\x06stdout\x12\x16\n" +
+	"\x06stderr\x18\x04 \x01(\x03R\x06stderr\"\xbd\x01\n" +
 	"\bLogFrame\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x10\n" +
@@ -3022,7 +3215,7 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Heartbeat)(nil),               // 1: forgeyard.v1.Heartbeat
@@ -3037,84 +3230,89 @@ var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*StepResult)(nil),              // 10: forgeyard.v1.StepResult
 	(*Run)(nil),                     // 11: forgeyard.v1.Run
 	(*RunEvent)(nil),                // 12: forgeyard.v1.RunEvent
-	(*LogFrame)(nil),                // 13: forgeyard.v1.LogFrame
-	(*Device)(nil),                  // 14: forgeyard.v1.Device
-	nil,                             // 15: forgeyard.v1.Member.LabelsEntry
-	(*Heartbeat_Attempt)(nil),       // 16: forgeyard.v1.Heartbeat.Attempt
-	(*Heartbeat_Resources)(nil),     // 17: forgeyard.v1.Heartbeat.Resources
-	nil,                             // 18: forgeyard.v1.Capabilities.LabelsEntry
-	(*Capabilities_Sandbox)(nil),    // 19: forgeyard.v1.Capabilities.Sandbox
-	(*Capabilities_Toolchain)(nil),  // 20: forgeyard.v1.Capabilities.Toolchain
-	(*Capabilities_DeviceFact)(nil), // 21: forgeyard.v1.Capabilities.DeviceFact
-	nil,                             // 22: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	(*Job_Holder)(nil),              // 23: forgeyard.v1.Job.Holder
-	(*Job_Epoch)(nil),               // 24: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 25: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 26: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 27: forgeyard.v1.Job.HeldDevice
-	nil,                             // 28: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 29: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 30: google.protobuf.Duration
+	(*ToolUse)(nil),                 // 13: forgeyard.v1.ToolUse
+	(*Printed)(nil),                 // 14: forgeyard.v1.Printed
+	(*LogFrame)(nil),                // 15: forgeyard.v1.LogFrame
+	(*Device)(nil),                  // 16: forgeyard.v1.Device
+	nil,                             // 17: forgeyard.v1.Member.LabelsEntry
+	(*Heartbeat_Attempt)(nil),       // 18: forgeyard.v1.Heartbeat.Attempt
+	(*Heartbeat_Resources)(nil),     // 19: forgeyard.v1.Heartbeat.Resources
+	nil,                             // 20: forgeyard.v1.Capabilities.LabelsEntry
+	(*Capabilities_Sandbox)(nil),    // 21: forgeyard.v1.Capabilities.Sandbox
+	(*Capabilities_Toolchain)(nil),  // 22: forgeyard.v1.Capabilities.Toolchain
+	(*Capabilities_DeviceFact)(nil), // 23: forgeyard.v1.Capabilities.DeviceFact
+	nil,                             // 24: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	(*Job_Holder)(nil),              // 25: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 26: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 27: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 28: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 29: forgeyard.v1.Job.HeldDevice
+	nil,                             // 30: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 31: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 32: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	29, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
-	15, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
+	31, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	17, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	2,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	29, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	29, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	31, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	31, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
 	1,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
-	30, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	29, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
-	16, // 8: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
-	17, // 9: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
-	19, // 10: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
-	20, // 11: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
-	18, // 12: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
-	21, // 13: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
-	29, // 14: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	29, // 15: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	30, // 16: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	30, // 17: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	30, // 18: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	29, // 19: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	32, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	31, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	18, // 8: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
+	19, // 9: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
+	21, // 10: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
+	22, // 11: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
+	20, // 12: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
+	23, // 13: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
+	31, // 14: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	31, // 15: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	32, // 16: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	32, // 17: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	32, // 18: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	31, // 19: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
 	5,  // 20: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	30, // 21: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	30, // 22: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	29, // 23: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	29, // 24: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	29, // 25: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	29, // 26: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	29, // 27: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	24, // 28: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	32, // 21: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	32, // 22: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	31, // 23: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	31, // 24: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	31, // 25: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	31, // 26: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	31, // 27: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	26, // 28: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
 	8,  // 29: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
 	9,  // 30: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
 	10, // 31: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	25, // 32: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	26, // 33: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	27, // 34: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	30, // 35: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	29, // 36: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	23, // 37: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
-	29, // 38: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	30, // 39: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	29, // 40: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	29, // 41: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	29, // 42: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	29, // 43: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	29, // 44: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	29, // 45: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	28, // 46: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	29, // 47: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	22, // 48: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	30, // 49: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	29, // 50: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	29, // 51: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	29, // 52: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	27, // 32: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	28, // 33: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	29, // 34: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	32, // 35: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	31, // 36: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	25, // 37: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	31, // 38: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	32, // 39: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	31, // 40: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	31, // 41: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	31, // 42: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	31, // 43: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	31, // 44: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	13, // 45: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	14, // 46: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	32, // 47: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	31, // 48: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	30, // 49: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	31, // 50: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	24, // 51: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	32, // 52: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	31, // 53: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	31, // 54: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	31, // 55: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -3128,7 +3326,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -23,6 +23,9 @@ type Config struct {
 	SameUser bool
 	// NoCgroups ignores control groups; then no limit holds. Default false.
 	NoCgroups bool
+	// Own makes it the executor of the node's own program, for job.SandboxOwn: as the
+	// daemon's user, with its network, and with nothing else.
+	Own bool
 	// ScratchDir is where Probe makes its workspace. Empty: the system's.
 	ScratchDir string
 }

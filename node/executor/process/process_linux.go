@@ -53,14 +53,19 @@ func New(cfg Config) (*Executor, error) {
 func root() bool { return os.Geteuid() == 0 }
 
 // Kind implements executor.Executor.
-func (e *Executor) Kind() job.Sandbox { return job.SandboxProcess }
+func (e *Executor) Kind() job.Sandbox {
+	if e.cfg.Own {
+		return job.SandboxOwn
+	}
+	return job.SandboxProcess
+}
 
 // View implements executor.Executor: the workload sees host paths.
 func (e *Executor) View(root string) string { return root }
 
 // Owner implements executor.Executor.
 func (e *Executor) Owner() (uid, gid int) {
-	if root() {
+	if root() && !e.cfg.Own {
 		return e.cfg.UID, e.cfg.GID
 	}
 	return -1, -1
@@ -122,7 +127,7 @@ func (e *Executor) canEnforce(r executor.Request) error {
 	refuse := func(format string, args ...any) error {
 		return forgeyard.Errorf("process executor", forgeyard.Invalid, format, args...)
 	}
-	if !root() && !e.cfg.SameUser {
+	if !root() && !e.cfg.SameUser && !e.cfg.Own {
 		return forgeyard.Errorf("process executor", forgeyard.Denied, "the daemon is not root, so a workload would run as the daemon's own user").
 			WithHint("run the daemon as root, or allow same_user and accept that jobs can read its credentials")
 	}

@@ -34,6 +34,8 @@ const (
 	RunServiceName = "forgeyard.v1.RunService"
 	// ContentServiceName is the fully-qualified name of the ContentService service.
 	ContentServiceName = "forgeyard.v1.ContentService"
+	// OwnWorkServiceName is the fully-qualified name of the OwnWorkService service.
+	OwnWorkServiceName = "forgeyard.v1.OwnWorkService"
 	// BundleServiceName is the fully-qualified name of the BundleService service.
 	BundleServiceName = "forgeyard.v1.BundleService"
 	// DeviceServiceName is the fully-qualified name of the DeviceService service.
@@ -116,6 +118,20 @@ const (
 	ContentServiceGCProcedure = "/forgeyard.v1.ContentService/GC"
 	// ContentServiceVerifyProcedure is the fully-qualified name of the ContentService's Verify RPC.
 	ContentServiceVerifyProcedure = "/forgeyard.v1.ContentService/Verify"
+	// ContentServiceListNamesProcedure is the fully-qualified name of the ContentService's ListNames
+	// RPC.
+	ContentServiceListNamesProcedure = "/forgeyard.v1.ContentService/ListNames"
+	// ContentServiceRemoveNameProcedure is the fully-qualified name of the ContentService's RemoveName
+	// RPC.
+	ContentServiceRemoveNameProcedure = "/forgeyard.v1.ContentService/RemoveName"
+	// OwnWorkServiceTaskProcedure is the fully-qualified name of the OwnWorkService's Task RPC.
+	OwnWorkServiceTaskProcedure = "/forgeyard.v1.OwnWorkService/Task"
+	// OwnWorkServiceReportProcedure is the fully-qualified name of the OwnWorkService's Report RPC.
+	OwnWorkServiceReportProcedure = "/forgeyard.v1.OwnWorkService/Report"
+	// OwnWorkServiceVerifyProcedure is the fully-qualified name of the OwnWorkService's Verify RPC.
+	OwnWorkServiceVerifyProcedure = "/forgeyard.v1.OwnWorkService/Verify"
+	// OwnWorkServiceGardenProcedure is the fully-qualified name of the OwnWorkService's Garden RPC.
+	OwnWorkServiceGardenProcedure = "/forgeyard.v1.OwnWorkService/Garden"
 	// BundleServiceExportProcedure is the fully-qualified name of the BundleService's Export RPC.
 	BundleServiceExportProcedure = "/forgeyard.v1.BundleService/Export"
 	// BundleServiceImportProcedure is the fully-qualified name of the BundleService's Import RPC.
@@ -984,6 +1000,9 @@ type ContentServiceClient interface {
 	GC(context.Context, *connect.Request[v1.GCRequest]) (*connect.Response[v1.GCResponse], error)
 	// Verify reads what this node has and says how far it is; the last message has the outcome.
 	Verify(context.Context, *connect.Request[v1.VerifyRequest]) (*connect.ServerStreamForClient[v1.VerifyResponse], error)
+	// Names are what people call content that an ingest brought in.
+	ListNames(context.Context, *connect.Request[v1.ListNamesRequest]) (*connect.Response[v1.ListNamesResponse], error)
+	RemoveName(context.Context, *connect.Request[v1.RemoveNameRequest]) (*connect.Response[v1.RemoveNameResponse], error)
 }
 
 // NewContentServiceClient constructs a client for the forgeyard.v1.ContentService service. By
@@ -1045,19 +1064,33 @@ func NewContentServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(contentServiceMethods.ByName("Verify")),
 			connect.WithClientOptions(opts...),
 		),
+		listNames: connect.NewClient[v1.ListNamesRequest, v1.ListNamesResponse](
+			httpClient,
+			baseURL+ContentServiceListNamesProcedure,
+			connect.WithSchema(contentServiceMethods.ByName("ListNames")),
+			connect.WithClientOptions(opts...),
+		),
+		removeName: connect.NewClient[v1.RemoveNameRequest, v1.RemoveNameResponse](
+			httpClient,
+			baseURL+ContentServiceRemoveNameProcedure,
+			connect.WithSchema(contentServiceMethods.ByName("RemoveName")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // contentServiceClient implements ContentServiceClient.
 type contentServiceClient struct {
-	put    *connect.Client[v1.PutRequest, v1.PutResponse]
-	get    *connect.Client[v1.GetRequest, v1.GetResponse]
-	stat   *connect.Client[v1.StatRequest, v1.ObjectInfo]
-	usage  *connect.Client[v1.UsageRequest, v1.UsageResponse]
-	pin    *connect.Client[v1.PinRequest, v1.PinResponse]
-	unpin  *connect.Client[v1.UnpinRequest, v1.UnpinResponse]
-	gC     *connect.Client[v1.GCRequest, v1.GCResponse]
-	verify *connect.Client[v1.VerifyRequest, v1.VerifyResponse]
+	put        *connect.Client[v1.PutRequest, v1.PutResponse]
+	get        *connect.Client[v1.GetRequest, v1.GetResponse]
+	stat       *connect.Client[v1.StatRequest, v1.ObjectInfo]
+	usage      *connect.Client[v1.UsageRequest, v1.UsageResponse]
+	pin        *connect.Client[v1.PinRequest, v1.PinResponse]
+	unpin      *connect.Client[v1.UnpinRequest, v1.UnpinResponse]
+	gC         *connect.Client[v1.GCRequest, v1.GCResponse]
+	verify     *connect.Client[v1.VerifyRequest, v1.VerifyResponse]
+	listNames  *connect.Client[v1.ListNamesRequest, v1.ListNamesResponse]
+	removeName *connect.Client[v1.RemoveNameRequest, v1.RemoveNameResponse]
 }
 
 // Put calls forgeyard.v1.ContentService.Put.
@@ -1100,6 +1133,16 @@ func (c *contentServiceClient) Verify(ctx context.Context, req *connect.Request[
 	return c.verify.CallServerStream(ctx, req)
 }
 
+// ListNames calls forgeyard.v1.ContentService.ListNames.
+func (c *contentServiceClient) ListNames(ctx context.Context, req *connect.Request[v1.ListNamesRequest]) (*connect.Response[v1.ListNamesResponse], error) {
+	return c.listNames.CallUnary(ctx, req)
+}
+
+// RemoveName calls forgeyard.v1.ContentService.RemoveName.
+func (c *contentServiceClient) RemoveName(ctx context.Context, req *connect.Request[v1.RemoveNameRequest]) (*connect.Response[v1.RemoveNameResponse], error) {
+	return c.removeName.CallUnary(ctx, req)
+}
+
 // ContentServiceHandler is an implementation of the forgeyard.v1.ContentService service.
 type ContentServiceHandler interface {
 	Put(context.Context, *connect.ClientStream[v1.PutRequest]) (*connect.Response[v1.PutResponse], error)
@@ -1111,6 +1154,9 @@ type ContentServiceHandler interface {
 	GC(context.Context, *connect.Request[v1.GCRequest]) (*connect.Response[v1.GCResponse], error)
 	// Verify reads what this node has and says how far it is; the last message has the outcome.
 	Verify(context.Context, *connect.Request[v1.VerifyRequest], *connect.ServerStream[v1.VerifyResponse]) error
+	// Names are what people call content that an ingest brought in.
+	ListNames(context.Context, *connect.Request[v1.ListNamesRequest]) (*connect.Response[v1.ListNamesResponse], error)
+	RemoveName(context.Context, *connect.Request[v1.RemoveNameRequest]) (*connect.Response[v1.RemoveNameResponse], error)
 }
 
 // NewContentServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -1168,6 +1214,18 @@ func NewContentServiceHandler(svc ContentServiceHandler, opts ...connect.Handler
 		connect.WithSchema(contentServiceMethods.ByName("Verify")),
 		connect.WithHandlerOptions(opts...),
 	)
+	contentServiceListNamesHandler := connect.NewUnaryHandler(
+		ContentServiceListNamesProcedure,
+		svc.ListNames,
+		connect.WithSchema(contentServiceMethods.ByName("ListNames")),
+		connect.WithHandlerOptions(opts...),
+	)
+	contentServiceRemoveNameHandler := connect.NewUnaryHandler(
+		ContentServiceRemoveNameProcedure,
+		svc.RemoveName,
+		connect.WithSchema(contentServiceMethods.ByName("RemoveName")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/forgeyard.v1.ContentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ContentServicePutProcedure:
@@ -1186,6 +1244,10 @@ func NewContentServiceHandler(svc ContentServiceHandler, opts ...connect.Handler
 			contentServiceGCHandler.ServeHTTP(w, r)
 		case ContentServiceVerifyProcedure:
 			contentServiceVerifyHandler.ServeHTTP(w, r)
+		case ContentServiceListNamesProcedure:
+			contentServiceListNamesHandler.ServeHTTP(w, r)
+		case ContentServiceRemoveNameProcedure:
+			contentServiceRemoveNameHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1225,6 +1287,164 @@ func (UnimplementedContentServiceHandler) GC(context.Context, *connect.Request[v
 
 func (UnimplementedContentServiceHandler) Verify(context.Context, *connect.Request[v1.VerifyRequest], *connect.ServerStream[v1.VerifyResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.ContentService.Verify is not implemented"))
+}
+
+func (UnimplementedContentServiceHandler) ListNames(context.Context, *connect.Request[v1.ListNamesRequest]) (*connect.Response[v1.ListNamesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.ContentService.ListNames is not implemented"))
+}
+
+func (UnimplementedContentServiceHandler) RemoveName(context.Context, *connect.Request[v1.RemoveNameRequest]) (*connect.Response[v1.RemoveNameResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.ContentService.RemoveName is not implemented"))
+}
+
+// OwnWorkServiceClient is a client for the forgeyard.v1.OwnWorkService service.
+type OwnWorkServiceClient interface {
+	Task(context.Context, *connect.Request[v1.OwnTaskRequest]) (*connect.Response[v1.OwnTask], error)
+	Report(context.Context, *connect.Request[v1.OwnReportRequest]) (*connect.Response[v1.OwnReportResponse], error)
+	// Verify reads back from the store what was put: each byte is held against its name.
+	Verify(context.Context, *connect.Request[v1.OwnVerifyRequest]) (*connect.Response[v1.OwnVerifyResponse], error)
+	Garden(context.Context, *connect.Request[v1.OwnGardenRequest]) (*connect.Response[v1.OwnGardenResponse], error)
+}
+
+// NewOwnWorkServiceClient constructs a client for the forgeyard.v1.OwnWorkService service. By
+// default, it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses,
+// and sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the
+// connect.WithGRPC() or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewOwnWorkServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) OwnWorkServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	ownWorkServiceMethods := v1.File_forgeyard_v1_node_proto.Services().ByName("OwnWorkService").Methods()
+	return &ownWorkServiceClient{
+		task: connect.NewClient[v1.OwnTaskRequest, v1.OwnTask](
+			httpClient,
+			baseURL+OwnWorkServiceTaskProcedure,
+			connect.WithSchema(ownWorkServiceMethods.ByName("Task")),
+			connect.WithClientOptions(opts...),
+		),
+		report: connect.NewClient[v1.OwnReportRequest, v1.OwnReportResponse](
+			httpClient,
+			baseURL+OwnWorkServiceReportProcedure,
+			connect.WithSchema(ownWorkServiceMethods.ByName("Report")),
+			connect.WithClientOptions(opts...),
+		),
+		verify: connect.NewClient[v1.OwnVerifyRequest, v1.OwnVerifyResponse](
+			httpClient,
+			baseURL+OwnWorkServiceVerifyProcedure,
+			connect.WithSchema(ownWorkServiceMethods.ByName("Verify")),
+			connect.WithClientOptions(opts...),
+		),
+		garden: connect.NewClient[v1.OwnGardenRequest, v1.OwnGardenResponse](
+			httpClient,
+			baseURL+OwnWorkServiceGardenProcedure,
+			connect.WithSchema(ownWorkServiceMethods.ByName("Garden")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// ownWorkServiceClient implements OwnWorkServiceClient.
+type ownWorkServiceClient struct {
+	task   *connect.Client[v1.OwnTaskRequest, v1.OwnTask]
+	report *connect.Client[v1.OwnReportRequest, v1.OwnReportResponse]
+	verify *connect.Client[v1.OwnVerifyRequest, v1.OwnVerifyResponse]
+	garden *connect.Client[v1.OwnGardenRequest, v1.OwnGardenResponse]
+}
+
+// Task calls forgeyard.v1.OwnWorkService.Task.
+func (c *ownWorkServiceClient) Task(ctx context.Context, req *connect.Request[v1.OwnTaskRequest]) (*connect.Response[v1.OwnTask], error) {
+	return c.task.CallUnary(ctx, req)
+}
+
+// Report calls forgeyard.v1.OwnWorkService.Report.
+func (c *ownWorkServiceClient) Report(ctx context.Context, req *connect.Request[v1.OwnReportRequest]) (*connect.Response[v1.OwnReportResponse], error) {
+	return c.report.CallUnary(ctx, req)
+}
+
+// Verify calls forgeyard.v1.OwnWorkService.Verify.
+func (c *ownWorkServiceClient) Verify(ctx context.Context, req *connect.Request[v1.OwnVerifyRequest]) (*connect.Response[v1.OwnVerifyResponse], error) {
+	return c.verify.CallUnary(ctx, req)
+}
+
+// Garden calls forgeyard.v1.OwnWorkService.Garden.
+func (c *ownWorkServiceClient) Garden(ctx context.Context, req *connect.Request[v1.OwnGardenRequest]) (*connect.Response[v1.OwnGardenResponse], error) {
+	return c.garden.CallUnary(ctx, req)
+}
+
+// OwnWorkServiceHandler is an implementation of the forgeyard.v1.OwnWorkService service.
+type OwnWorkServiceHandler interface {
+	Task(context.Context, *connect.Request[v1.OwnTaskRequest]) (*connect.Response[v1.OwnTask], error)
+	Report(context.Context, *connect.Request[v1.OwnReportRequest]) (*connect.Response[v1.OwnReportResponse], error)
+	// Verify reads back from the store what was put: each byte is held against its name.
+	Verify(context.Context, *connect.Request[v1.OwnVerifyRequest]) (*connect.Response[v1.OwnVerifyResponse], error)
+	Garden(context.Context, *connect.Request[v1.OwnGardenRequest]) (*connect.Response[v1.OwnGardenResponse], error)
+}
+
+// NewOwnWorkServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewOwnWorkServiceHandler(svc OwnWorkServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	ownWorkServiceMethods := v1.File_forgeyard_v1_node_proto.Services().ByName("OwnWorkService").Methods()
+	ownWorkServiceTaskHandler := connect.NewUnaryHandler(
+		OwnWorkServiceTaskProcedure,
+		svc.Task,
+		connect.WithSchema(ownWorkServiceMethods.ByName("Task")),
+		connect.WithHandlerOptions(opts...),
+	)
+	ownWorkServiceReportHandler := connect.NewUnaryHandler(
+		OwnWorkServiceReportProcedure,
+		svc.Report,
+		connect.WithSchema(ownWorkServiceMethods.ByName("Report")),
+		connect.WithHandlerOptions(opts...),
+	)
+	ownWorkServiceVerifyHandler := connect.NewUnaryHandler(
+		OwnWorkServiceVerifyProcedure,
+		svc.Verify,
+		connect.WithSchema(ownWorkServiceMethods.ByName("Verify")),
+		connect.WithHandlerOptions(opts...),
+	)
+	ownWorkServiceGardenHandler := connect.NewUnaryHandler(
+		OwnWorkServiceGardenProcedure,
+		svc.Garden,
+		connect.WithSchema(ownWorkServiceMethods.ByName("Garden")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/forgeyard.v1.OwnWorkService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case OwnWorkServiceTaskProcedure:
+			ownWorkServiceTaskHandler.ServeHTTP(w, r)
+		case OwnWorkServiceReportProcedure:
+			ownWorkServiceReportHandler.ServeHTTP(w, r)
+		case OwnWorkServiceVerifyProcedure:
+			ownWorkServiceVerifyHandler.ServeHTTP(w, r)
+		case OwnWorkServiceGardenProcedure:
+			ownWorkServiceGardenHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedOwnWorkServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedOwnWorkServiceHandler struct{}
+
+func (UnimplementedOwnWorkServiceHandler) Task(context.Context, *connect.Request[v1.OwnTaskRequest]) (*connect.Response[v1.OwnTask], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.OwnWorkService.Task is not implemented"))
+}
+
+func (UnimplementedOwnWorkServiceHandler) Report(context.Context, *connect.Request[v1.OwnReportRequest]) (*connect.Response[v1.OwnReportResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.OwnWorkService.Report is not implemented"))
+}
+
+func (UnimplementedOwnWorkServiceHandler) Verify(context.Context, *connect.Request[v1.OwnVerifyRequest]) (*connect.Response[v1.OwnVerifyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.OwnWorkService.Verify is not implemented"))
+}
+
+func (UnimplementedOwnWorkServiceHandler) Garden(context.Context, *connect.Request[v1.OwnGardenRequest]) (*connect.Response[v1.OwnGardenResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.OwnWorkService.Garden is not implemented"))
 }
 
 // BundleServiceClient is a client for the forgeyard.v1.BundleService service.
