@@ -207,10 +207,10 @@ func TestSparseFiles(t *testing.T) {
 // write a letter with an accent.
 func TestPathsThatAFilesystemCannotHold(t *testing.T) {
 	ctx, s := context.Background(), store(t)
-	exfat := filesystem(t, 50<<20, []string{"mkfs.exfat", "-q"}, []string{"mount.exfat-fuse"})
+	exfat := filesystem(t, 50<<20, []string{"mkfs.exfat"}, []string{"mount.exfat-fuse"})
 	for name, c := range map[string]struct {
 		files map[string]string
-		path  string // what the error names; empty: it fits everywhere
+		path  string // what the error names, in small letters: which of two comes second is chance; empty: it fits everywhere
 	}{
 		"plain":              {map[string]string{"d/a": "1", "b": "2"}, ""},
 		"case of files":      {map[string]string{"d/Readme": "1", "d/readme": "2"}, "d/readme"},
@@ -219,7 +219,7 @@ func TestPathsThatAFilesystemCannotHold(t *testing.T) {
 		"forms of a letter":  {map[string]string{"caf\u00e9": "nfc", "cafe\u0301": "nfd"}, ""}, // exFAT keeps these apart too
 		"a character":        {map[string]string{"a:b": "1"}, "a:b"},
 		"a link":             {map[string]string{"l": "-> a", "a": "1"}, `"l"`},
-		"a link and a file ": {map[string]string{"X": "1", "x/y": "-> z"}, `"x"`},
+		"a link and a file ": {map[string]string{"X": "1", "x/y": "-> z"}, `"x`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ref, err := tree.Capture(ctx, s, lay(t, c.files), tree.Options{})
@@ -231,7 +231,7 @@ func TestPathsThatAFilesystemCannotHold(t *testing.T) {
 				t.Errorf("not what it was: %v", err)
 			}
 			_, err = tree.Materialise(ctx, s, ref.Digest, there, tree.Materialisation{})
-			if (err != nil) != (c.path != "") || (err != nil && (!errors.Is(err, tree.ErrPath) || forgeyard.KindOf(err) != forgeyard.Invalid || !strings.Contains(err.Error(), c.path))) {
+			if (err != nil) != (c.path != "") || (err != nil && (!errors.Is(err, tree.ErrPath) || forgeyard.KindOf(err) != forgeyard.Invalid || !strings.Contains(strings.ToLower(err.Error()), c.path))) {
 				t.Errorf("%v", err)
 			}
 			must(t, tree.Remove(there))
