@@ -150,7 +150,10 @@ func (x *weatherman) stopNode(a act, n *localsite.Node) (func() error, error) {
 	switch a.What {
 	case pauseProcess, pauseMachine:
 		wake, err := lab.Pause(d.PID, a.What == pauseMachine)
-		return func() error { wake(); return nil }, err
+		if err != nil {
+			return nil, err
+		}
+		return func() error { wake(); return nil }, nil
 	case kill9:
 		return n.Up, n.Kill()
 	case powerCut:
