@@ -150,10 +150,10 @@ func (x *weatherman) stopNode(a act, n *localsite.Node) (func() error, error) {
 	switch a.What {
 	case pauseProcess, pauseMachine:
 		wake, err := lab.Pause(d.PID, a.What == pauseMachine)
-		if err != nil {
+		if wake == nil {
 			return nil, err
 		}
-		return func() error { wake(); return nil }, nil
+		return func() error { wake(); return nil }, err
 	case kill9:
 		return n.Up, n.Kill()
 	case powerCut:
