@@ -23,9 +23,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -43,6 +43,8 @@ const (
 	memTableBytes = 4 << 20
 	openFiles     = 128
 	probeBytes    = 64 << 10 // more than one batch of usual size
+
+	retryPause = 50 * time.Millisecond // between two tries to make a table
 )
 
 // Table is the first byte of a row's key. Tables are append-only: they lie on disks.
@@ -65,6 +67,8 @@ type DB struct {
 	db    *pebble.DB   // nil: could not be opened again
 	gate  *gate
 	ended bool
+
+	readOnly bool // the disk had no room to open it for more
 }
 
 // Open opens or makes an index.
@@ -76,15 +80,16 @@ func Open(o Options) (*DB, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &DB{o: o}
-	if err := d.start(); err != nil {
+	if err := d.start(false); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// start opens the database behind a gate of its own.
-func (d *DB) start() (err error) {
-	g := &gate{FS: d.o.FS}
+// start opens the database behind a gate of its own. To read only, it replays the log in
+// memory and writes nothing, which a full disk allows.
+func (d *DB) start(readOnly bool) (err error) {
+	g := &gate{FS: d.o.FS, waits: true}
 	defer func() {
 		if r := recover(); r != nil { // a broken file is a broken input to us, not a broken belief
 			err = fmt.Errorf("%v", r)
@@ -99,13 +104,20 @@ func (d *DB) start() (err error) {
 		FS: g, Cache: cache, MemTableSize: memTableBytes, MaxOpenFiles: openFiles,
 		FormatMajorVersion: Format, Logger: logger{d.o.Log, g},
 		L0CompactionThreshold: 2, L0StopWritesThreshold: 1000, MemTableStopWritesThreshold: 4,
-		NoSyncOnClose: d.o.NoSync,
+		NoSyncOnClose: d.o.NoSync, ReadOnly: readOnly,
 	}
 	o.Experimental.FileCacheShards = 1
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
-	o.EventListener = &pebble.EventListener{BackgroundError: func(err error) { d.o.Log.Warn("index: work in the background failed; it is tried again", "err", err) }}
+	o.EventListener = &pebble.EventListener{
+		BackgroundError: func(err error) {
+			d.o.Log.Warn("index: work in the background failed; it is tried again", "err", err)
+			g.failed(err)
+		},
+		WriteStallBegin: func(pebble.WriteStallBeginInfo) { g.stall(true) },
+		WriteStallEnd:   func() { g.stall(false) },
+	}
 	db, err := pebble.Open(d.o.Dir, o)
 	if err != nil {
 		return err
@@ -114,6 +126,7 @@ func (d *DB) start() (err error) {
 		go abandon(db)
 		return err
 	}
+	g.stall(false)
 	d.db, d.gate = db, g
 	return nil
 }
@@ -218,25 +231,38 @@ func (d *DB) Update(synced bool, f func(*Batch) error) error {
 		return err
 	}
 	b := d.db.NewIndexedBatch()
-	defer func() { _ = b.Close() }() // what was written is written
 	if err := f(&Batch{b}); err != nil {
-		return err
+		return errors.Join(err, b.Close())
 	}
 	how := pebble.NoSync
 	if synced && !d.o.NoSync {
 		how = pebble.Sync
 	}
-	return errors.Join(d.apply(b, how), d.gate.failure())
+	return d.apply(b, how)
 }
 
-func (d *DB) apply(b *pebble.Batch, how *pebble.WriteOptions) (err error) {
+// apply writes a batch. It waits for room in memory, but not longer than the disk takes
+// what memory holds: see gate.failed.
+func (d *DB) apply(b *pebble.Batch, how *pebble.WriteOptions) error {
+	err := try(func() error { return d.db.Apply(b, how) })
+	if err == nil {
+		err = d.gate.failure()
+	}
+	if err != nil {
+		d.gate.shut(err) // the database and its log may not agree any more, and it may keep the batch
+		return err
+	}
+	return b.Close()
+}
+
+// try makes an error of a panic: a broken file is a broken input to us.
+func try(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
-			d.gate.shut(err)
 		}
 	}()
-	return d.db.Apply(b, how)
+	return f()
 }
 
 // ready sees that the database is alive and that the disk takes writes. A database that
@@ -245,17 +271,35 @@ func (d *DB) ready() error {
 	if d.ended {
 		return errors.New("the index is closed")
 	}
-	if d.db != nil && d.gate.failure() == nil {
-		return d.gate.probe(d.o.Dir)
+	if d.db != nil && (d.readOnly || d.gate.failure() == nil) {
+		if err := d.gate.probe(d.o.Dir); err != nil || !d.readOnly {
+			return err
+		}
 	}
+	if d.db != nil && !d.readOnly {
+		d.o.Log.Error("index: it cannot go on and is opened again", "dir", d.o.Dir, "err", d.gate.failure())
+	}
+	return d.again()
+}
+
+// again opens the database anew. Where it cannot be written, it can still be read.
+func (d *DB) again() error {
 	d.open.Lock()
 	defer d.open.Unlock()
 	if d.db != nil {
-		d.o.Log.Error("index: it cannot go on and is opened again", "dir", d.o.Dir, "err", d.gate.failure())
 		go abandon(d.db)
 		d.db = nil
 	}
-	return d.start()
+	err := d.start(false)
+	d.readOnly = err != nil
+	if err == nil {
+		return nil
+	}
+	if rerr := d.start(true); rerr != nil {
+		return errors.Join(err, rerr)
+	}
+	d.gate.refuse(err)
+	return err
 }
 
 // Flush writes what is in memory to tables, so that the log's space comes back.
@@ -297,16 +341,7 @@ func (d *DB) Close() error {
 		go abandon(db)
 		return err
 	}
-	return closeQuick(db)
-}
-
-func closeQuick(db io.Closer) (err error) {
-	defer func() {
-		if r := recover(); r != nil { // an iterator that was left open
-			err = fmt.Errorf("%v", r)
-		}
-	}()
-	return db.Close()
+	return errors.Join(try(db.Close), g.failure()) // it panics about an iterator that was left open
 }
 
 // logger hears what pebble says. What it calls fatal shuts the gate.
