@@ -127,14 +127,15 @@ func (p *pull) run(ctx context.Context) error {
 		}
 		asking, changed, missing, more := s.asking > 0, s.changed, p.missing(4), s.stage < stageNone
 		s.mu.Unlock()
-		if !hope && !asking {
+		storing := len(missing) == 0 // all is here; who sent it may be gone
+		if !hope && !asking && !storing {
 			if !s.advance(missing) {
 				return s.failure(missing[0])
 			}
 			continue
 		}
 		var impatient <-chan time.Time
-		if !serving && more {
+		if !serving && more && !storing {
 			impatient = s.x.cfg.Clock.After(s.x.hedgeAfter())
 		}
 		select {
