@@ -11,10 +11,12 @@
 //	lock                             flock: one process a store
 //
 // A write goes data → file sync → rename → directory sync → index, so an object
-// is under its name whole or not at all (C01, C09). Everything in the index can be
-// made again from the files: a blob that the index lost is found by its path, hashed
-// and indexed at first use, and a partial is hashed again. Pins are files of their
-// own for the same reason: a lost index must not let a collection take what is kept.
+// is under its name whole or not at all (C01, C09). What the index says of files can be
+// made again from them: a blob that it lost is found by its path, hashed and indexed at
+// first use, and a partial is hashed again. Objects of at most 16 KiB have no file: of a
+// damaged index each row that hashes to its name is taken over, and the rest is fetched
+// again; until the pinned trees among it are here no collection runs. Pins are files of
+// their own: a lost index must not let a collection take what is kept.
 //
 // A file is looked at when it is asked for, never at start. One that is missing,
 // short or wrong is moved to quarantine and reported as NotFound or Corrupt;

@@ -3,9 +3,9 @@
 //
 // Three protocols do it. Between nodes of ours blocks move over one long connection
 // each way (package bulk); with others over bitswap (boxo), which any IPFS node
-// speaks. A link chooses when it first asks. What bitswap cannot say travels over /forgeyard/cas/1: "do you have
-// this, how large is it, which manifest", with a real No, and "take this from me
-// and keep it" (replication).
+// speaks. A link chooses when it first asks. What bitswap cannot say travels over
+// /forgeyard/cas/1: "do you have this, how large is it, which manifest", with a real
+// No, and "take this from me and keep it" (replication).
 //
 // The server, the messages and the streams are boxo's. The client is ours,
 // because boxo's chooses the peer by itself, and a want that a bad or silent peer
