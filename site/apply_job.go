@@ -233,6 +233,7 @@ func (c *change) stop(b Stop) error {
 	}
 	j.StopKind, j.StopReason = b.Kind, b.Reason
 	c.tell(j, job.EventMessage, "", "asked to stop: %s", b.Reason)
+	c.noteLease(j, "asked back from %s: %s", c.memberName(j.Lease.Authority.Runner), b.Reason)
 	c.putJob(j)
 	return nil
 }
@@ -241,6 +242,7 @@ func (c *change) stopAll(r forgeyard.RunnerID, kind, reason string) {
 	for id := range c.Open.All() {
 		if j, _ := c.Jobs.Get(id); j.Lease.Live() && j.Lease.Authority.Runner == r && j.StopKind == "" {
 			j.StopKind, j.StopReason = kind, reason
+			c.noteLease(j, "asked back from %s: %s", c.memberName(r), reason)
 			c.putJob(j)
 		}
 	}

@@ -46,7 +46,8 @@ func (a *app) jobList() *cobra.Command {
 func (a *app) jobShow() *cobra.Command {
 	return a.Build(cli.Command{
 		Use: "show ID", Short: "Show all about a job: where it is and why, its epochs, checkpoints and results", Args: cobra.ExactArgs(1),
-		Long: "Show all about a job: where it is and why, for each runner when it waits; its epochs, checkpoints, outputs, and results that came too late. " +
+		Long: "Show all about a job: where it is and why, for each runner when it waits; its epochs, checkpoints, outputs, results that came too late, " +
+			"and its last events: each decision about its leases with the reason. " +
 			"ID is a job id, a run id, or the last letters of either.",
 		Example: "  forgeyard-node job show 7KQ2", Exits: []int{1, 3, 4, 5, 130},
 		Run: func(ctx context.Context, args []string) error {

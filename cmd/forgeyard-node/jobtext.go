@@ -60,6 +60,7 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 		p.Fact("its holder says", "%s, log up to %d (%s ago)", h.Phase, h.LastLogSeq, cli.PDur(h.Ago))
 	}
 	p.Fact("lease policy", "%s", j.LeasePolicy)
+	p.Fact("asked back", "%s", j.AskedBack)
 	p.Fact("delivery", "%s", j.Delivery)
 	if j.Interruptions > 0 {
 		p.Fact("interruptions", "%d", j.Interruptions)
@@ -67,6 +68,18 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 	waiting(p, j)
 	history(p, j)
 	results(p, j)
+	events(p, j)
+}
+
+// events are the last decisions about the job and what it told, each with its reason.
+func events(p *cli.Page, j *forgeyardv1.Job) {
+	if len(j.Events) == 0 {
+		return
+	}
+	p.Head("last events", "AT", "KIND", "EVENT")
+	for _, e := range j.Events {
+		p.Row(cli.At(e.At), e.Kind, e.Text)
+	}
 }
 
 func statusLine(j *forgeyardv1.Job) string {

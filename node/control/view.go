@@ -64,7 +64,7 @@ func Job(s *site.State, j site.Job, long bool) *forgeyardv1.Job {
 	if a.Lease != "" {
 		v.LeasePolicy = leasePolicy(j.Lease)
 	}
-	v.CancelPending, v.Delivery = cancelPending(s, j), delivery(s, j)
+	v.CancelPending, v.Delivery, v.AskedBack = cancelPending(s, j), delivery(s, j), askedBack(j)
 	if j.Grant != nil {
 		v.GrantId, v.HardEnd = string(j.Grant.ID), stamp(j.Grant.End)
 		v.AuthorityLeft = durationpb.New(max(0, j.Grant.Left(s.Uplink, s.Uplink.Used)))
@@ -91,6 +91,7 @@ func longJob(s *site.State, j site.Job, v *forgeyardv1.Job) {
 	for _, l := range j.Late {
 		v.Late = append(v.Late, &forgeyardv1.Job_LateResult{At: stamp(l.At), Epoch: l.Epoch, Runner: memberName(s, l.Runner), MessageId: string(l.Message), Outcome: string(l.Outcome), Why: l.Why, Verdict: string(site.StaleRejected)})
 	}
+	v.Events = jobEvents(s, j)
 	for _, d := range j.Devices {
 		v.Devices = append(v.Devices, &forgeyardv1.Job_HeldDevice{As: d.As, DeviceId: string(d.Device), LeaseId: string(d.Lease), Token: d.Token, Host: memberName(s, d.Host)})
 	}

@@ -868,8 +868,10 @@ type Job struct {
 	// Where the result is on its way, apart from what it says: uploading (the work has ended,
 	// its outputs are being copied), here (with fewer copies than asked: short), pending (for
 	// the central daemon), acknowledged (by it).
-	Delivery      string      `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	Holder        *Job_Holder `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"` // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
+	Delivery      string       `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	Holder        *Job_Holder  `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"`                        // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
+	Events        []*Job_Event `protobuf:"bytes,41,rep,name=events,proto3" json:"events,omitempty"`                        // the last of them, oldest first: what was decided about the job, and why
+	AskedBack     string       `protobuf:"bytes,42,opt,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"` // why its holder is asked to give it back; empty: it is not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1182,6 +1184,20 @@ func (x *Job) GetHolder() *Job_Holder {
 		return x.Holder
 	}
 	return nil
+}
+
+func (x *Job) GetEvents() []*Job_Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *Job) GetAskedBack() string {
+	if x != nil {
+		return x.AskedBack
+	}
+	return ""
 }
 
 type Checkpoint struct {
@@ -2483,6 +2499,75 @@ func (x *Capabilities_DeviceFact) GetLabels() map[string]string {
 	return nil
 }
 
+// Event is a line of the site's lease events that is about this job, or of its run's events.
+type Job_Event struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"` // lease, or a kind of run events: status, message, tool, output, error
+	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"` // of a run event; a lease event has none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Job_Event) Reset() {
+	*x = Job_Event{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job_Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job_Event) ProtoMessage() {}
+
+func (x *Job_Event) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job_Event.ProtoReflect.Descriptor instead.
+func (*Job_Event) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 0}
+}
+
+func (x *Job_Event) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Job_Event) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Job_Event) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Job_Event) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
 type Job_Holder struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
@@ -2494,7 +2579,7 @@ type Job_Holder struct {
 
 func (x *Job_Holder) Reset() {
 	*x = Job_Holder{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2591,7 @@ func (x *Job_Holder) String() string {
 func (*Job_Holder) ProtoMessage() {}
 
 func (x *Job_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2604,7 @@ func (x *Job_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Holder.ProtoReflect.Descriptor instead.
 func (*Job_Holder) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 0}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 1}
 }
 
 func (x *Job_Holder) GetPhase() string {
@@ -2561,7 +2646,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +2658,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +2671,7 @@ func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Epoch.ProtoReflect.Descriptor instead.
 func (*Job_Epoch) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 2}
 }
 
 func (x *Job_Epoch) GetEpoch() uint64 {
@@ -2674,7 +2759,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2771,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2784,7 @@ func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_LateResult.ProtoReflect.Descriptor instead.
 func (*Job_LateResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 3}
 }
 
 func (x *Job_LateResult) GetAt() *timestamppb.Timestamp {
@@ -2762,7 +2847,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2774,7 +2859,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2787,7 +2872,7 @@ func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Candidate.ProtoReflect.Descriptor instead.
 func (*Job_Candidate) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 4}
 }
 
 func (x *Job_Candidate) GetRunner() string {
@@ -2824,7 +2909,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2836,7 +2921,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2849,7 +2934,7 @@ func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_HeldDevice.ProtoReflect.Descriptor instead.
 func (*Job_HeldDevice) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 5}
 }
 
 func (x *Job_HeldDevice) GetAs() string {
@@ -3017,7 +3102,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\apending\x18\x01 \x01(\x03R\apending\x122\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x12\n" +
-	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xd3\x12\n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\x92\x14\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x14\n" +
@@ -3065,7 +3150,15 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\bhard_end\x18% \x01(\v2\x1a.google.protobuf.TimestampR\ahardEnd\x12%\n" +
 	"\x0ecancel_pending\x18& \x01(\tR\rcancelPending\x12\x1a\n" +
 	"\bdelivery\x18' \x01(\tR\bdelivery\x120\n" +
-	"\x06holder\x18( \x01(\v2\x18.forgeyard.v1.Job.HolderR\x06holder\x1am\n" +
+	"\x06holder\x18( \x01(\v2\x18.forgeyard.v1.Job.HolderR\x06holder\x12/\n" +
+	"\x06events\x18) \x03(\v2\x17.forgeyard.v1.Job.EventR\x06events\x12\x1d\n" +
+	"\n" +
+	"asked_back\x18* \x01(\tR\taskedBack\x1am\n" +
+	"\x05Event\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12\x10\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\x1am\n" +
 	"\x06Holder\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12 \n" +
 	"\flast_log_seq\x18\x02 \x01(\x04R\n" +
@@ -3215,7 +3308,7 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Heartbeat)(nil),               // 1: forgeyard.v1.Heartbeat
@@ -3242,77 +3335,80 @@ var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Capabilities_Toolchain)(nil),  // 22: forgeyard.v1.Capabilities.Toolchain
 	(*Capabilities_DeviceFact)(nil), // 23: forgeyard.v1.Capabilities.DeviceFact
 	nil,                             // 24: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	(*Job_Holder)(nil),              // 25: forgeyard.v1.Job.Holder
-	(*Job_Epoch)(nil),               // 26: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 27: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 28: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 29: forgeyard.v1.Job.HeldDevice
-	nil,                             // 30: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 31: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 32: google.protobuf.Duration
+	(*Job_Event)(nil),               // 25: forgeyard.v1.Job.Event
+	(*Job_Holder)(nil),              // 26: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 27: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 28: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 29: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 30: forgeyard.v1.Job.HeldDevice
+	nil,                             // 31: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 32: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 33: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	31, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	32, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
 	17, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	2,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	31, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	31, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	32, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	32, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
 	1,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
-	32, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	31, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	33, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	32, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
 	18, // 8: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
 	19, // 9: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
 	21, // 10: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
 	22, // 11: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
 	20, // 12: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
 	23, // 13: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
-	31, // 14: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	31, // 15: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	32, // 16: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	32, // 17: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	32, // 18: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	31, // 19: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	32, // 14: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	32, // 15: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	33, // 16: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	33, // 17: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	33, // 18: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	32, // 19: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
 	5,  // 20: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	32, // 21: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	32, // 22: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	31, // 23: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	31, // 24: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	31, // 25: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	31, // 26: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	31, // 27: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	26, // 28: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	33, // 21: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	33, // 22: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	32, // 23: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	32, // 24: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	32, // 25: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	32, // 26: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	32, // 27: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	27, // 28: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
 	8,  // 29: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
 	9,  // 30: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
 	10, // 31: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	27, // 32: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	28, // 33: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	29, // 34: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	32, // 35: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	31, // 36: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	25, // 37: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
-	31, // 38: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	32, // 39: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	31, // 40: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	31, // 41: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	31, // 42: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	31, // 43: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	31, // 44: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	13, // 45: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
-	14, // 46: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
-	32, // 47: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
-	31, // 48: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	30, // 49: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	31, // 50: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	24, // 51: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	32, // 52: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	31, // 53: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	31, // 54: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	31, // 55: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	56, // [56:56] is the sub-list for method output_type
-	56, // [56:56] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	28, // 32: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	29, // 33: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	30, // 34: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	33, // 35: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	32, // 36: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	26, // 37: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	25, // 38: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
+	32, // 39: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	33, // 40: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	32, // 41: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	32, // 42: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	32, // 43: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	32, // 44: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	32, // 45: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	13, // 46: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	14, // 47: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	33, // 48: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	32, // 49: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	31, // 50: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	32, // 51: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	24, // 52: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	32, // 53: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
+	33, // 54: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	32, // 55: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	32, // 56: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	32, // 57: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -3326,7 +3422,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
