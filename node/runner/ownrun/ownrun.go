@@ -57,17 +57,25 @@ func Write(dir string, r Result) error {
 // Read is for who started the child, once its tree is dead. Errors: NotFound, Corrupt, Invalid.
 func Read(dir string) (r Result, err error) {
 	f, err := os.Open(filepath.Join(dir, file))
+	if errors.Is(err, os.ErrNotExist) {
+		return r, forgeyard.E("result", forgeyard.NotFound, err)
+	}
 	if err != nil {
 		return r, forgeyard.E("result", executor.KindOfDisk(err), err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err := json.NewDecoder(io.LimitReader(f, maxBytes)).Decode(&r); err != nil {
+	text, err := io.ReadAll(io.LimitReader(f, maxBytes))
+	if err != nil {
+		return r, forgeyard.E("result", executor.KindOfDisk(err), err)
+	}
+	var got Result
+	if err := json.Unmarshal(text, &got); err != nil { // all of it, or none: what follows a result makes it none
 		return r, forgeyard.E("result", forgeyard.Corrupt, err)
 	}
-	if r.Version != version {
-		return r, forgeyard.Errorf("result", forgeyard.Invalid, "version %d is not known, this program reads %d", r.Version, version)
+	if got.Version != version {
+		return r, forgeyard.Errorf("result", forgeyard.Invalid, "version %d is not known, this program reads %d", got.Version, version)
 	}
-	return r, nil
+	return got, nil
 }
 
 // HoldName is the hold under which the child of an own run puts content, and HoldOwner who
