@@ -19,6 +19,7 @@ const (
 	dirCAS         = "cas"
 	dirWorkspaces  = "workspaces"
 	dirSpool       = "spool"
+	dirLayers      = "layers"
 	dirAgent       = "agent"
 	dirDevices     = "devices"
 	dirUploads     = "uploads" // of the build cache, on their way
@@ -50,7 +51,7 @@ func openDataDir(path string) (*dataDir, error) {
 	if err != nil {
 		return nil, forgeyard.E("data dir", forgeyard.Invalid, err)
 	}
-	for _, sub := range []string{"", "identity", dirRaft, dirCAS, dirWorkspaces, dirSpool, dirAgent, dirDevices} {
+	for _, sub := range []string{"", "identity", dirRaft, dirCAS, dirWorkspaces, dirLayers, dirSpool, dirAgent, dirDevices} {
 		if err := makeDir(filepath.Join(abs, sub), modeOf(sub)); err != nil {
 			return nil, forgeyard.E("data dir", kindOfIO(err), err).WithHint("choose another with --data-dir")
 		}

@@ -53,7 +53,7 @@ func TestDataDirIsPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.close()
-	for name, want := range map[string]os.FileMode{"": 0o711, dirWorkspaces: 0o711, "identity": 0o700, dirRaft: 0o700, dirCAS: 0o700, dirSpool: 0o700, dirAgent: 0o700, dirDevices: 0o700} {
+	for name, want := range map[string]os.FileMode{"": 0o711, dirWorkspaces: 0o711, "identity": 0o700, dirRaft: 0o700, dirCAS: 0o700, dirSpool: 0o700, dirLayers: 0o700, dirAgent: 0o700, dirDevices: 0o700} {
 		st, err := os.Stat(d.join(name))
 		if err != nil || st.Mode().Perm() != want {
 			t.Errorf("%q: %v %v, want %v", name, st.Mode(), err, want)

@@ -28,7 +28,7 @@ const (
 // health runs the checks; the worst decides.
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
-		n.checkDisk(), n.checkStore(ctx), n.checkSandbox(), checkTrees(n.stuckTrees(), n.clock.Now()), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
+		n.checkDisk(), n.checkStore(ctx), n.checkLayers(), n.checkSandbox(), checkTrees(n.stuckTrees(), n.clock.Now()), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
 		n.checkCredential(), n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkVoters(), n.checkLogFormat(),
 	}}
 	for _, c := range h.Checks {
@@ -71,6 +71,23 @@ func (n *Node) checkStore(ctx context.Context) *forgeyardv1.Health_Check {
 		c.Status, c.Detail, c.Fix = checkWarn, fmt.Sprintf("%d of %d MiB are used", u.Bytes>>20, u.Limit>>20), "run: forgeyard-node cas gc, or raise cas.limit in node.yaml"
 	default:
 		c.Detail = fmt.Sprintf("%d objects, %d MiB", u.Objects, u.Bytes>>20)
+	}
+	return c
+}
+
+// checkLayers looks at the trees that are kept for reuse.
+func (n *Node) checkLayers() *forgeyardv1.Health_Check {
+	c := check("layers")
+	if n.layers == nil {
+		c.Detail = "no tree is kept for reuse here"
+		return c
+	}
+	s := n.layers.Stats()
+	c.Detail = fmt.Sprintf("%d trees, %d of %d MiB, %d in use", s.Layers, s.Bytes>>20, s.MaxBytes>>20, s.Leased)
+	if s.Wrong > 0 {
+		c.Status = checkWarn
+		c.Detail += fmt.Sprintf("; %d times one was not what it was made as, and was made anew", s.Wrong)
+		c.Fix = "find out who writes to " + n.dir.join(dirLayers) + "; if nobody does, look at the disk"
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/cas/layer"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/capability"
@@ -57,9 +58,13 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 		c.add(k.Close)
 		n.keeper, keep = k, k
 	}
+	layers, err := n.openLayers()
+	if err != nil {
+		return err
+	}
 	r, err := runner.New(runner.Config{
 		Site: n.enrolment.SiteID, Workspaces: n.dir.join(dirWorkspaces), Spool: n.dir.join(dirSpool), StateDir: n.dir.join(dirAgent),
-		Store: n.store, Fetch: n.fetch, FetchTree: n.fetchTree, Executors: n.executors, Keeper: keep, Ender: n.ender, Clock: n.clock, Log: n.log,
+		Store: n.store, Fetch: n.fetch, FetchTree: n.fetchTree, Executors: n.executors, Layers: layers, Keeper: keep, Ender: n.ender, Clock: n.clock, Log: n.log,
 		HelperPath: n.cfg.Helper, Own: n.ownProgram(), ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit),
 	})
 	if err != nil {
@@ -68,6 +73,22 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 	n.runner = r
 	return n.endOrphans(ctx)
 }
+
+// openLayers opens what keeps materialised trees, where something can use them.
+func (n *Node) openLayers() (*layer.Cache, error) {
+	budget := int64(n.cfg.Settings.Limits.Layers)
+	if _, ok := n.executors[job.SandboxStrict]; !ok || budget == 0 {
+		return nil, nil
+	}
+	c, err := layer.Open(layer.Config{
+		Dir: n.dir.join(dirLayers), MaxBytes: budget, MaxInodes: maxLayerInodes, Store: n.store, Clock: n.clock, Log: n.log,
+	})
+	n.layers = c
+	return c, err
+}
+
+// maxLayerInodes is a third of what a small disk has.
+const maxLayerInodes = 400_000
 
 // endOrphans ends what an earlier process left running. While one of its trees may still
 // live this process does not start: registering says to the site that all of it is dead.

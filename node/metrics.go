@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/forgeyard/forgeyard-node/cas/layer"
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
@@ -121,9 +122,36 @@ func registerLive(r *prometheus.Registry, n *Node) {
 		}
 		return 0
 	}))
+	n.layerMetrics(r)
 	n.batchMetrics(r)
 	n.exchangeMetrics(r)
 	n.siteMetrics(r)
+}
+
+// layerMetrics tell what the trees that are kept for reuse take, and what they are good for.
+func (n *Node) layerMetrics(r *prometheus.Registry) {
+	stats := func() layer.Stats {
+		if n.layers == nil {
+			return layer.Stats{}
+		}
+		return n.layers.Stats()
+	}
+	for name, help := range map[string]string{"bytes": "Bytes of trees that are kept for reuse.", "inodes": "Files of trees that are kept for reuse."} {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "layers_" + name, Help: help}, func() float64 {
+			if name == "bytes" {
+				return float64(stats().Bytes)
+			}
+			return float64(stats().Inodes)
+		}))
+	}
+	for result, of := range map[string]func(layer.Stats) uint64{
+		"reused": func(s layer.Stats) uint64 { return s.Reused }, "made": func(s layer.Stats) uint64 { return s.Made },
+		"refused": func(s layer.Stats) uint64 { return s.Refused }, "damaged": func(s layer.Stats) uint64 { return s.Wrong },
+	} {
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: "forgeyard", Name: "layer_inputs_total", Help: "Source trees of jobs, by how they came: reused, made, refused a place, or found damaged.", ConstLabels: prometheus.Labels{"result": result},
+		}, func() float64 { return float64(of(stats())) }))
+	}
 }
 
 // batchMetrics tell how well proposals gather on a leader.

@@ -32,6 +32,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas/cacheapi"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
+	"github.com/forgeyard/forgeyard-node/cas/layer"
 	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/devices/supervisor"
@@ -88,6 +89,7 @@ type Node struct {
 	cache     *cacheapi.Cache // nil: it is off
 	peers     *peers
 	executors map[job.Sandbox]executor.Executor
+	layers    *layer.Cache // nil: none is kept
 	runner    *runner.Runner
 	keeper    *keeper.Keeper // nil: there is none
 	ender     *ender.Ender   // of trees; knows which do not die

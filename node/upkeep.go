@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -152,12 +153,23 @@ func (n *Node) relieve(ctx context.Context) {
 	if n.pressure() != pressureDisk {
 		return
 	}
+	if freed := n.EvictLayers(); freed > 0 {
+		n.log.Warn("the disk is short: trees that were kept for reuse went", "freed", freed)
+	}
 	r, err := n.store.GC(ctx, false)
 	if err != nil {
 		n.log.Warn("the disk is short, and the store could not be collected", "err", err)
 		return
 	}
 	n.log.Warn("the disk is short: the store was collected", "removed", r.Removed, "freed", r.Freed)
+}
+
+// EvictLayers implements control.Node.
+func (n *Node) EvictLayers() int64 {
+	if n.layers == nil {
+		return 0
+	}
+	return n.layers.Evict(math.MaxInt64)
 }
 
 // upToDate reports that this node's copy of the log has everything that was committed

@@ -221,6 +221,7 @@ func (c *check) limits(n Node) {
 	c.cpu("limits.cpu", n.Limits.CPU)
 	c.size("limits.memory", n.Limits.Memory, 0, maxBytes)
 	c.size("limits.disk", n.Limits.Disk, 0, maxBytes)
+	c.size("limits.layers", n.Limits.Layers, 0, maxBytes)
 	c.cpu("limits.reserve.cpu", n.Limits.Reserve.CPU)
 	c.size("limits.reserve.memory", n.Limits.Reserve.Memory, 0, maxBytes)
 	c.size("limits.reserve.disk", n.Limits.Reserve.Disk, 0, maxBytes)

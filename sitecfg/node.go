@@ -95,6 +95,9 @@ type LimitsConfig struct {
 	CPU    MilliCPU `yaml:"cpu"`
 	Memory Size     `yaml:"memory"`
 	Disk   Size     `yaml:"disk"`
+	// Layers bounds the trees that are kept so that the next job with the same sources gets
+	// them at once. Default 8GiB; 0 keeps none. They go when a job needs the room.
+	Layers Size `yaml:"layers"`
 	// Reserve is never given to jobs (07§222).
 	Reserve ReserveConfig `yaml:"reserve"`
 }
@@ -253,7 +256,7 @@ func DefaultNode() Node {
 		HTTP:      "127.0.0.1:7440",
 		Executors: []string{job.HarnessSandbox},
 		Process:   ProcessConfig{UID: nobody, GID: nobody},
-		Limits:    LimitsConfig{MaxJobs: 4, Reserve: ReserveConfig{Memory: 256 << 20, Disk: 1 << 30}},
+		Limits:    LimitsConfig{MaxJobs: 4, Layers: 8 << 30, Reserve: ReserveConfig{Memory: 256 << 20, Disk: 1 << 30}},
 		CacheAPI:  CacheAPIConfig{Listen: CacheOff, Peers: true, Keep: 12 * time.Hour, ForgetAfter: 30 * 24 * time.Hour, MaxNames: 1_000_000},
 		Spool:     SpoolConfig{Limit: 1 << 30},
 		Policy:    PolicyConfig{Network: job.NetworkNone},

@@ -21,7 +21,7 @@ advertise: [bench-1.lab:7444]
 labels: {bench: a, example.org/rack: "3"}
 executors: [sandbox, process]
 process: {uid: 990, gid: 991}
-limits: {max_jobs: 2, cpu: 1500m, memory: 4GiB, disk: 20GiB, reserve: {cpu: 0.5, memory: 512MiB, disk: 2GiB}}
+limits: {max_jobs: 2, cpu: 1500m, memory: 4GiB, disk: 20GiB, layers: 1GiB, reserve: {cpu: 0.5, memory: 512MiB, disk: 2GiB}}
 cas: {limit: 100GiB, reserve: 5GiB}
 spool: {limit: 64MiB}
 sandbox: {read_only_binds: [/usr/local/go]}
@@ -43,7 +43,7 @@ func TestNodeConfig(t *testing.T) {
 	}
 	switch {
 	case n.DataDir != "/srv/fy" || n.Name != "bench-1" || n.Limits.MaxJobs != 2 || n.Limits.CPU != 1500,
-		n.Limits.Reserve != ReserveConfig{500, 512 << 20, 2 << 30},
+		n.Limits.Layers != 1<<30, n.Limits.Reserve != ReserveConfig{500, 512 << 20, 2 << 30},
 		n.Labels["example.org/rack"] != "3",
 		!n.Runs("process") || n.Process != ProcessConfig{990, 991},
 		n.Devices[0].Baud != 115200 || n.Devices[0].Reset != ResetConfig{"reset\n", "login:", 20 * time.Second},
@@ -75,6 +75,7 @@ func TestNodeErrors(t *testing.T) {
 		"executors: [sandbox, sandbox]":     `n.yaml:1:22: executors[1]: "sandbox" is given twice`,
 		"process: {uid: 0}":                 `n.yaml:1:16: process.uid: 0 is root; work never runs as root`,
 		"limits: {max_jobs: -1}":            `n.yaml:1:20: limits.max_jobs: -1 is not in [0, 1024]`,
+		"limits: {layers: -1}":              `n.yaml:1:18: limits.layers: "-1" is not a size; allowed: bytes as a number, or with a unit: KiB MiB GiB TiB, kB MB GB TB`,
 		"spool: {limit: 1KiB}":              `n.yaml:1:16: spool.limit: 1KiB is not in [1MiB, 1048576TiB]`,
 		"policy: {network: all}":            `n.yaml:1:19: policy.network: "all" is unknown; allowed: none, site, host`,
 		"sandbox: {read_only_binds: [opt]}": `n.yaml:1:29: sandbox.read_only_binds[0]: "opt" is not absolute`,

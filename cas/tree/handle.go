@@ -11,6 +11,9 @@ type info struct {
 	mode fs.FileMode
 	size int64
 	id   identity // tells one file from another, in the way of the system
+	// stamp changes when somebody writes to the file, renames or links it, or gives it
+	// other rights. Zero where the system has nothing that cannot be set back.
+	stamp [11]int64
 }
 
 // same reports whether two looks met one file.

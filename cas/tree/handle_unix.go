@@ -49,6 +49,15 @@ func (h handle) lstat(name string) (info, error) {
 	return toInfo(&st), nil
 }
 
+// self looks at the directory itself.
+func (h handle) self() (info, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(h.fd(), &st); err != nil {
+		return info{}, h.err("stat", ".", err)
+	}
+	return toInfo(&st), nil
+}
+
 func (h handle) readlink(name string) (string, error) {
 	b := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(h.fd(), name, b)
@@ -112,6 +121,7 @@ func retry(f func() (int, error)) (n int, err error) {
 
 func toInfo(st *unix.Stat_t) info {
 	i := info{size: st.Size, id: identity{uint64(st.Dev), st.Ino}, mode: fs.FileMode(st.Mode & 0o777)}
+	i.stamp = [...]int64{int64(st.Dev), int64(st.Ino), int64(st.Mode), int64(st.Nlink), int64(st.Uid), int64(st.Gid), st.Size, int64(st.Mtim.Sec), int64(st.Mtim.Nsec), int64(st.Ctim.Sec), int64(st.Ctim.Nsec)}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 	case unix.S_IFDIR:

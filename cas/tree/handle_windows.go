@@ -38,6 +38,8 @@ func (h handle) lstat(name string) (info, error) {
 	return toInfo(st), nil
 }
 
+func (h handle) self() (info, error) { return h.lstat(".") }
+
 func (h handle) readlink(name string) (string, error) { return h.r.Readlink(name) }
 
 func (h handle) openFile(name string, want info) (*os.File, error) {

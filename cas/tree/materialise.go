@@ -89,6 +89,23 @@ func Materialise(ctx context.Context, s Source, root forgeyard.Digest, dst strin
 	return m.report(), nil
 }
 
+// MaterialiseFile makes one file as a tree with it alone would: dst, which must not exist.
+func MaterialiseFile(ctx context.Context, s Source, ref cas.Ref, dst string, o Materialisation) (Report, error) {
+	dir, name := filepath.Split(dst)
+	r, err := os.OpenRoot(filepath.Clean(cmp.Or(dir, ".")))
+	if err != nil {
+		return Report{}, fail(opMaterialise, dst, err)
+	}
+	defer closeQuiet(r)
+	m := &maker{s: s, root: r, dst: dir, o: o, ctx: ctx}
+	if b := newBudget(o.Limits); ref.Size > b.l.MaxBytes {
+		return Report{}, b.take(opMaterialise, dst, ref.Size)
+	}
+	m.files.Add(1)
+	err = m.file(name, cas.Entry{Name: name, Kind: cas.File, Size: ref.Size, Digest: ref.Digest})
+	return m.report(), fail(opMaterialise, dst, err)
+}
+
 func checkEmpty(r *os.Root, dst string) error {
 	d, err := r.Open(".")
 	if err != nil {

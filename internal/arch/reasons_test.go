@@ -21,6 +21,7 @@ var reasons = map[string]string{
 var skipReasons = map[string]string{
 	"node/runner: TestCrashing":           "it is the child of another test",
 	"node/executor/sandbox: TestRootless": "TestConformance already runs without root there",
+	"node/runner: TestLayersRootless":     "the tests that it runs as an ordinary user already ran as one",
 	"node: TestDataDirIsPrivate":          "for Windows, which keeps no modes",
 	"node: TestListenPrivate":             "for Windows, which keeps no modes",
 	"e2e/partition: TestHistory":          "it reads a history that somebody kept",

@@ -45,6 +45,7 @@ var table = []line{
 	{dir: "cas/peer/bulk"},
 	{dir: "cas/peer"},
 	{dir: "cas/tree"},
+	{dir: "cas/layer"},
 	{dir: "cas/remote"},
 	{dir: "cas/bundle"},
 	{dir: "cas/cacheapi"},

@@ -59,6 +59,8 @@ type Node interface {
 	Gone(d forgeyard.Digest) string
 	// Verify reads all that is stored, after a repair of the index if that is asked for.
 	Verify(ctx context.Context, index bool, rate int64, told func(*forgeyardv1.VerifyResponse)) (*forgeyardv1.VerifyResponse, error)
+	// EvictLayers removes trees that are kept for reuse and tells how many bytes came free.
+	EvictLayers() int64
 	// Bring makes a blob or a whole tree complete in the local store, from peers.
 	Bring(ctx context.Context, ref cas.Ref, tree bool) error
 	Holders(ctx context.Context, d forgeyard.Digest) []string

@@ -453,6 +453,9 @@ func (s contentService) Usage(ctx context.Context, _ *connect.Request[forgeyardv
 
 func (s contentService) GC(ctx context.Context, r *connect.Request[forgeyardv1.GCRequest]) (*connect.Response[forgeyardv1.GCResponse], error) {
 	g, err := s.n.Store().GC(ctx, r.Msg.DryRun)
+	if err == nil && !r.Msg.DryRun {
+		g.Freed += s.n.EvictLayers()
+	}
 	return respond(&forgeyardv1.GCResponse{Examined: g.Examined, Removed: g.Removed, Freed: g.Freed, Kept: g.Kept}, err)
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas/layer"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -42,6 +43,8 @@ type Attempt struct {
 	view     string // as the workload sees it
 	log      *spool.Spool
 	devices  []device
+	layers   []*layer.Lease  // trees that others read too
+	binds    []executor.Bind // where the workload sees them
 	restored *checkpoint.Manifest
 	requests int // number of the last request.json
 	started  bool
@@ -126,6 +129,7 @@ func (a *Attempt) live() {
 	defer close(told)
 	telling.Go(func() { a.teller(told) })
 	defer a.unkept()
+	defer a.releaseLayers()
 	v := a.prepare()
 	if v == nil {
 		v = a.runSteps()
@@ -134,6 +138,13 @@ func (a *Attempt) live() {
 		v = a.deliver()
 	}
 	a.conclude(v)
+}
+
+// releaseLayers lets go of trees that others read too: nothing of this epoch runs any more.
+func (a *Attempt) releaseLayers() {
+	for _, l := range a.layers {
+		l.Release()
+	}
 }
 
 // prepare makes everything that the first step needs.
@@ -225,7 +236,11 @@ func (a *Attempt) reserve(context.Context) error {
 	if len(a.task.Spec.Secrets) > 0 {
 		return forgeyard.Errorf("run", forgeyard.Invalid, "this runner has no provider of secrets")
 	}
-	return a.run.room(a.task.Spec, a.id, 0)
+	err = a.run.room(a.task.Spec, a.id, 0, 0)
+	if forgeyard.KindOf(err) == forgeyard.NoSpace && a.run.Evict(a.task.Spec.Resources.Disk) > 0 {
+		err = a.run.room(a.task.Spec, a.id, 0, 0)
+	}
+	return err
 }
 
 func (a *Attempt) openLog(ctx context.Context) error {

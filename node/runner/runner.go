@@ -34,6 +34,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/layer"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
@@ -51,8 +52,10 @@ type Config struct {
 	Fetch     func(ctx context.Context, ref cas.Ref) error
 	FetchTree func(ctx context.Context, root forgeyard.Digest) error
 	Executors map[job.Sandbox]executor.Executor
-	Clock     clock.Clock
-	Log       *slog.Logger
+	// Layers are read-only inputs that several workspaces share. Nil: each has its own.
+	Layers *layer.Cache
+	Clock  clock.Clock
+	Log    *slog.Logger
 	// HelperPath is the job helper on this host, given to workloads as fyjob. Empty: none.
 	HelperPath string
 	// ReserveDisk is left free on the disk of the workspaces, in bytes. Zero: nothing is.
@@ -116,26 +119,56 @@ func (r *Runner) Check(s job.Spec, promised int64) error {
 	if len(s.Secrets) > 0 {
 		return forgeyard.Errorf("runner", forgeyard.Invalid, "%d secrets are asked for, and this runner has no provider of secrets", len(s.Secrets))
 	}
-	return r.room(s, "", promised)
+	return r.room(s, "", promised, r.evictable())
 }
 
-// room holds a spec's disk against what is free and what others were promised: at least
-// that much, by whoever knows of work that has not begun.
-func (r *Runner) room(s job.Spec, but string, least int64) error {
-	free, err := diskFree(r.cfg.Workspaces)
-	if err != nil {
-		return forgeyard.E("reserve disk", forgeyard.Unavailable, err)
+// evictable is what trees that nobody uses take of the disk: it is free for whoever comes.
+func (r *Runner) evictable() int64 {
+	if r.cfg.Layers == nil {
+		return 0
 	}
-	var promised int64
+	return r.cfg.Layers.Evictable()
+}
+
+// Evict removes trees that are kept for reuse and that nobody uses, until so many bytes
+// came free, and tells how many did.
+func (r *Runner) Evict(want int64) int64 {
+	if r.cfg.Layers == nil {
+		return 0
+	}
+	return r.cfg.Layers.Evict(want)
+}
+
+// promised is the disk that active attempts were promised, but one.
+func (r *Runner) promised(but string) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, a := range r.active {
 		if a.id != but {
-			promised += a.task.Spec.Resources.Disk
+			n += a.task.Spec.Resources.Disk
 		}
 	}
-	promised = max(promised, least)
-	if left := free - r.cfg.ReserveDisk - promised; s.Resources.Disk > left {
+	return n
+}
+
+// spare is what of the disk and its inodes was promised to nobody.
+func (r *Runner) spare() (bytes, inodes int64) {
+	free, err := diskFree(r.cfg.Workspaces)
+	if err != nil {
+		return 0, 0
+	}
+	return free - r.cfg.ReserveDisk - r.promised(""), inodesSpare(r.cfg.Workspaces)
+}
+
+// room holds a spec's disk against what is free, soon included, and what others were
+// promised: at least that much, by whoever knows of work that has not begun.
+func (r *Runner) room(s job.Spec, but string, least, soon int64) error {
+	free, err := diskFree(r.cfg.Workspaces)
+	if err != nil {
+		return forgeyard.E("reserve disk", forgeyard.Unavailable, err)
+	}
+	promised := max(r.promised(but), least)
+	if left := free + soon - r.cfg.ReserveDisk - promised; s.Resources.Disk > left {
 		return forgeyard.Errorf("reserve disk", forgeyard.NoSpace, "the spec asks for %d bytes; %s has %d free, of which %d are reserved and %d promised to others",
 			s.Resources.Disk, r.cfg.Workspaces, free, r.cfg.ReserveDisk, promised).WithHint("free space there, or ask for less disk")
 	}

@@ -112,7 +112,7 @@ func (a *Attempt) request(n int, s job.Step) executor.Request {
 	limits, network := a.bounds()
 	r := executor.Request{
 		ID: a.id, Root: a.root, Argv: s.Argv(), Dir: dir, Env: a.environment(s),
-		Limits: limits, Network: network,
+		Limits: limits, Network: network, ReadOnly: a.binds,
 		Stdout: counted{a.log.Writer(a.ctx, spool.Stdout, uint16(n)), &a.told, false}, Stderr: counted{a.log.Writer(a.ctx, spool.Stderr, uint16(n)), &a.told, true},
 	}
 	for _, d := range a.devices {

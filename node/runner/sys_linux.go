@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"math"
 	"os"
 	"strings"
 
@@ -23,6 +24,15 @@ func inodesFree(dir string) int64 {
 		return 1
 	}
 	return int64(st.Ffree)
+}
+
+// inodesSpare is how many files a cache may make here and leave enough for others.
+func inodesSpare(dir string) int64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Files == 0 {
+		return math.MaxInt64
+	}
+	return int64(st.Ffree) - int64(min(st.Files/16, 1<<16))
 }
 
 // mountsBelow lists mount points below dir in this process's namespace.

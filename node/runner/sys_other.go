@@ -9,4 +9,6 @@ func diskFree(string) (int64, error) { return math.MaxInt64 / 2, nil }
 
 func inodesFree(string) int64 { return 1 }
 
+func inodesSpare(string) int64 { return math.MaxInt64 }
+
 func mountsBelow(string) ([]string, error) { return nil, nil }

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/layer"
 	"github.com/forgeyard/forgeyard-node/cas/tree"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -69,9 +69,9 @@ func (a *Attempt) inputs(ctx context.Context) error {
 	ins := slices.Clone(a.task.Spec.Inputs)
 	// Outer folders first: a tree is put into an empty folder only.
 	slices.SortStableFunc(ins, func(x, y job.Input) int { return strings.Compare(path.Clean(x.Path), path.Clean(y.Path)) })
-	for _, in := range ins {
-		if err := a.input(ctx, in); err != nil {
-			return fmt.Errorf("input %s (%s): %w", in.Path, in.Digest.Short(), err)
+	for i, in := range ins {
+		if err := a.healed(ctx, in, a.shares(ins, i)); err != nil {
+			return fmt.Errorf("input %s (%s): %s: %w", in.Path, in.Digest, inputClass(err), err)
 		}
 	}
 	if a.task.Restore == nil {
@@ -80,7 +80,55 @@ func (a *Attempt) inputs(ctx context.Context) error {
 	return a.restore(ctx)
 }
 
-func (a *Attempt) input(ctx context.Context, in job.Input) error {
+// shares says whether an input can be a tree that others read too: it is read-only, the
+// workload cannot see where it comes from, and nothing else has its place inside it.
+func (a *Attempt) shares(ins []job.Input, i int) bool {
+	p := path.Clean(ins[i].Path)
+	top, _, _ := strings.Cut(p, "/")
+	if a.run.cfg.Layers == nil || !ins[i].Tree || top != executor.SourceDir || a.view == a.root {
+		return false
+	}
+	return !slices.ContainsFunc(ins, func(in job.Input) bool { return strings.HasPrefix(path.Clean(in.Path), p+"/") })
+}
+
+// inputClass names the trouble with an input in the words of RA-189.
+func inputClass(err error) string {
+	k := forgeyard.KindOf(err)
+	switch {
+	case errors.Is(err, tree.ErrPath):
+		return "PathIncompatible"
+	case k == forgeyard.Corrupt:
+		return "CorruptInput"
+	case k == forgeyard.NoSpace:
+		return "DiskInsufficient"
+	case k == forgeyard.NotFound || k == forgeyard.Unknown || k == forgeyard.Unavailable:
+		return "InputFetch"
+	}
+	return k.String()
+}
+
+// healed brings an input, and does it once more when the store's copy was damaged: the
+// store has set that copy aside, so it is fetched from who has a good one. With nobody
+// there the damage is what is told.
+func (a *Attempt) healed(ctx context.Context, in job.Input, shared bool) error {
+	err := a.input(ctx, in, shared)
+	if forgeyard.KindOf(err) != forgeyard.Corrupt {
+		return err
+	}
+	a.note("input %s is damaged in this node's store (%v); it is fetched again", in.Path, err)
+	if in.Tree { // all that is damaged is found now: a third try is not made
+		if _, cerr := tree.CheckStored(ctx, a.run.cfg.Store, in.Digest, tree.Limits{}); cerr != nil {
+			return cerr
+		}
+	}
+	if again := a.input(ctx, in, shared); again != nil {
+		return forgeyard.Errorf("input", forgeyard.Corrupt, "%w; fetched again: %v", err, again)
+	}
+	return nil
+}
+
+// input brings one input to its place. It may be called again after an error.
+func (a *Attempt) input(ctx context.Context, in job.Input, shared bool) error {
 	p := path.Clean(in.Path)
 	top, _, _ := strings.Cut(p, "/")
 	if !filepath.IsLocal(p) || (top != executor.SourceDir && top != executor.BuildDir) {
@@ -95,15 +143,15 @@ func (a *Attempt) input(ctx context.Context, in job.Input) error {
 		return err
 	}
 	dst := filepath.Join(a.root, filepath.FromSlash(p))
-	if in.Tree {
-		if err := a.run.cfg.FetchTree(ctx, in.Digest); err != nil {
+	if shared {
+		err := a.layer(ctx, in, p, dst, o.Limits)
+		if !errors.Is(err, layer.ErrNoRoom) {
 			return err
 		}
-		_, err := tree.Materialise(ctx, a.run.cfg.Store, in.Digest, dst, o)
-		if err == nil && p == executor.BuildDir {
-			err = a.ownBuild()
-		}
-		return err
+		a.run.cfg.Log.Info("a tree gets no place for reuse", "attempt", a.id, "root", in.Digest, "why", err)
+	}
+	if in.Tree {
+		return a.inputTree(ctx, in.Digest, p, dst, o)
 	}
 	if !a.run.cfg.Store.Has(ctx, in.Digest) {
 		if err := a.run.cfg.Fetch(ctx, cas.Ref{Digest: in.Digest, Size: in.Size, Manifest: in.Manifest}); err != nil {
@@ -111,6 +159,58 @@ func (a *Attempt) input(ctx context.Context, in job.Input) error {
 		}
 	}
 	return a.inputFile(ctx, in.Digest, dst, o)
+}
+
+// layer shows the workload a tree that others may read at the same time.
+func (a *Attempt) layer(ctx context.Context, in job.Input, p, dst string, limits tree.Limits) error {
+	if err := os.Mkdir(dst, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return forgeyard.E("input", executor.KindOfDisk(err), err)
+	}
+	l, err := a.run.cfg.Layers.Get(ctx, in.Digest, layer.Want{
+		Limits: limits,
+		Fetch:  func(ctx context.Context) error { return a.run.cfg.FetchTree(ctx, in.Digest) },
+		Room:   a.run.spare,
+	})
+	if err != nil {
+		return err
+	}
+	a.layers = append(a.layers, l)
+	a.binds = append(a.binds, executor.Bind{Host: l.Dir, Inside: path.Join(a.view, p)})
+	return nil
+}
+
+// inputTree makes a tree that is this workspace's alone.
+func (a *Attempt) inputTree(ctx context.Context, root forgeyard.Digest, p, dst string, o tree.Materialisation) error {
+	if err := a.run.cfg.FetchTree(ctx, root); err != nil {
+		return err
+	}
+	_, err := tree.Materialise(ctx, a.run.cfg.Store, root, dst, o)
+	if err != nil {
+		// What was made of it goes: the folder itself was there before, or is made again.
+		if k := forgeyard.KindOf(err); k == forgeyard.Corrupt {
+			return errors.Join(err, emptied(dst))
+		}
+		return err
+	}
+	if p == executor.BuildDir {
+		return a.ownBuild()
+	}
+	return nil
+}
+
+// emptied removes what is in a folder that a materialisation left half made.
+func emptied(dir string) error {
+	st, err := os.Stat(dir)
+	if err != nil {
+		return absent(err)
+	}
+	if err := tree.Remove(dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, st.Mode().Perm()); err != nil {
+		return forgeyard.E("input", executor.KindOfDisk(err), err)
+	}
+	return nil
 }
 
 // ownBuild gives the build folder itself back its mode after a tree was put over it.
@@ -142,32 +242,17 @@ func (a *Attempt) parents(p string, o tree.Materialisation) error {
 	return nil
 }
 
-// inputFile copies one blob, verified as it is read.
-func (a *Attempt) inputFile(ctx context.Context, d forgeyard.Digest, dst string, o tree.Materialisation) (err error) {
-	src, err := a.run.cfg.Store.Open(ctx, d)
+// inputFile makes one blob a file of this workspace.
+func (a *Attempt) inputFile(ctx context.Context, d forgeyard.Digest, dst string, o tree.Materialisation) error {
+	info, err := a.run.cfg.Store.Stat(ctx, d)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, src.Close()) }()
-	f, err := os.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return forgeyard.E("input", kindOfPath(err), err)
-	}
-	_, err = io.Copy(f, src)
-	if err == nil && o.Chown {
-		err = f.Chown(o.UID, o.GID)
-	}
-	if err = errors.Join(err, f.Close()); err != nil && forgeyard.KindOf(err) == forgeyard.Other {
-		err = forgeyard.E("input", executor.KindOfDisk(err), err)
+	_, err = tree.MaterialiseFile(ctx, a.run.cfg.Store, info.Ref, dst, o)
+	if forgeyard.KindOf(err) == forgeyard.Corrupt {
+		err = errors.Join(err, absent(os.Remove(dst)))
 	}
 	return err
-}
-
-func kindOfPath(err error) forgeyard.Kind {
-	if errors.Is(err, os.ErrExist) {
-		return forgeyard.Invalid
-	}
-	return executor.KindOfDisk(err)
 }
 
 // restore brings the checkpoint here, verified, read-only, and for an exit-driven
