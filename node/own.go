@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
@@ -240,6 +242,50 @@ func (n *Node) gardenDevices(ctx context.Context, out *forgeyardv1.OwnGardenResp
 		n.reportDevice(ctx, id, site.DeviceHealth{Device: id, Action: "checked", Reason: why})
 	}
 	return nil
+}
+
+// checkOwnRuns looks at the ingest and garden runs of this node: whether they can be carried
+// out, what others may have it read, and how the last of each kind ended.
+func (n *Node) checkOwnRuns() *forgeyardv1.Health_Check {
+	c := check("own_runs")
+	if n.ownProgram() == nil {
+		c.Detail = "this process carries out no ingest and no garden runs"
+		return c
+	}
+	said := judgeOwnRuns(c, n.replica.State(), n.enrolment.RunnerID)
+	for _, p := range n.cfg.Settings.Policy.Ingest {
+		if _, err := os.Stat(p); err != nil {
+			c.Status, c.Fix = checkWarn, "mount it, or take it out of policy.ingest in node.yaml"
+			said = append(said, fmt.Sprintf("others may read %s, which is not there", p))
+		}
+	}
+	c.Detail = forgeyard.Clip(strings.Join(said, "; "), 400)
+	return c
+}
+
+// judgeOwnRuns says of each kind how the last run that ended on a node did, and warns of one
+// that failed.
+func judgeOwnRuns(c *forgeyardv1.Health_Check, st *site.State, here forgeyard.RunnerID) (said []string) {
+	last := map[job.RunKind]site.Run{}
+	for _, id := range st.Ended.All() { // by age
+		if j, ok := st.Jobs.Get(id); ok && j.Spec.Own() && j.Spec.Node == here {
+			last[j.Spec.Kind], _ = st.Runs.Get(j.Run)
+		}
+	}
+	for _, kind := range []job.RunKind{job.Ingest, job.Garden} {
+		r, ok := last[kind]
+		at := r.Ended.Time().UTC().Format(time.RFC3339)
+		switch {
+		case !ok:
+			said = append(said, fmt.Sprintf("no %s has ended here", kind))
+		case r.Status == job.Failed:
+			c.Status, c.Fix = checkWarn, "look at it with: forgeyard-node run show "+string(r.ID)
+			said = append(said, fmt.Sprintf("the last %s failed at %s: %s", kind, at, forgeyard.Clip(r.Error, 120)))
+		default:
+			said = append(said, fmt.Sprintf("the last %s was %s at %s", kind, r.Status, at))
+		}
+	}
+	return said
 }
 
 // needless says of a pin of this store what the agent decides.
