@@ -129,7 +129,7 @@ func TestRefusedFiles(t *testing.T) {
 		{"", job("resurces: {}"), `job.yaml:5:3: unknown key "resurces" in job; allowed: steps, inputs, outputs, env, secrets, resources, timeouts, sandbox, network, requires, devices, connectivity, durability, effects, interruption, resume (did you mean "resources"?)`},
 		{"RA-220", job("inputs: [{path: ../etc, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "../etc" leaves the workspace; .. is not allowed`},
 		{"RA-220", job("inputs: [{path: source/../../x, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "source/../../x" leaves the workspace; .. is not allowed`},
-		{"RA-220", job("inputs: [{path: /etc/passwd, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "/etc/passwd" is absolute; a relative path is expected`},
+		{"RA-220 RA-455", job("inputs: [{path: /etc/passwd, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "/etc/passwd" is absolute; a relative path is expected`},
 		{"", job("inputs: [{path: lib, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "lib"; a path below source or build is expected`},
 		{"", job("inputs: [{path: source/a}]"), `job.yaml:5:12: job.inputs[0]: exactly one of from, digest and named is needed`},
 		{"", job("inputs: [{path: source, from: x}, {path: source/a, from: y}]"), `job.yaml:5:44: job.inputs[1].path: "source/a" lies inside the input "source"`},

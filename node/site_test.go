@@ -68,7 +68,8 @@ func TestExitDrivenCheckpoints(t *testing.T) {
 	}
 }
 
-// E02: all nodes restart with no uplink, and the site is the same and goes on.
+// E02: all nodes restart with no uplink, and the site is the same and goes on: nothing that
+// matters was in memory alone (RA-571).
 func TestRestartOfAll(t *testing.T) {
 	site := makeSite(t, 3)
 	one := site[0]

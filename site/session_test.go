@@ -2,6 +2,7 @@ package site
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -197,6 +198,11 @@ func TestE09NewSessionSupersedesAtOnce(t *testing.T) {
 					if err != nil || len(v.Abandon) != 1 || v.Abandon[0] != old.Lease {
 						t.Fatalf("what to abandon: %+v %v", v, err)
 					}
+					// RA-076: the place of the registration in the log tells sessions apart that
+					// only one of two processes knows of: it grows, and the node compares it.
+					if m, _ := l.s.Members.Get("R1"); m.Session.Index != l.s.Step || m.Session.Previous != "one" {
+						t.Fatalf("%+v at step %d", m.Session, l.s.Step)
+					}
 					j, _ := l.s.Jobs.Get(old.Job)
 					if j.Status != job.Queued || j.Lease.Live() || l.s.Offerable(j, 0) != nil {
 						t.Fatalf("%s, lease %s: %v", j.Status, j.Lease.State, l.s.Offerable(j, 0))
@@ -219,6 +225,41 @@ func TestE09NewSessionSupersedesAtOnce(t *testing.T) {
 						t.Fatalf("it changed the job:\n%s\n%s", essence(j), essence(after))
 					}
 				})
+			}
+		})
+	}
+}
+
+// RA-560: that outputs were stored, and where, ends nothing: until the completion is in the
+// log the job runs on, and may go elsewhere. RA-563: after it, nothing that its runner still
+// does, or cannot clean up, says anything else of how it went.
+func TestOnlyTheCompletionEndsAJob(t *testing.T) {
+	probe := newLab(t)
+	for name := range probe.acts(forgeyard.Authority{}) {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			a := l.held("one")
+			l.must(Phase{Authority: a, Phase: job.PhaseUploading})
+			l.must(Report{Authority: a, Told: job.Told{First: 1, Events: []job.Happening{{Kind: job.EventMessage, Message: "out is b3:1 on two nodes"}}}})
+			j, _ := l.s.Jobs.Get(a.Job)
+			if j.Status != job.Running || j.Result != nil || !j.Lease.Live() {
+				t.Fatalf("ended by an upload: %+v", j)
+			}
+			if ok, err := l.complete(a, job.Result{Outcome: job.OutcomeFailed, Category: job.WorkloadFailed, Message: "exit code 1"}); !ok || err != nil {
+				t.Fatal(err)
+			}
+			j, _ = l.s.Jobs.Get(a.Job)
+			r, _ := l.s.Runs.Get(j.Run)
+			if j.Status != job.Failed || r.Status != job.Failed {
+				t.Fatalf("%s, %s", j.Status, r.Status)
+			}
+			taken, _ := l.acts(a)[name]()
+			repeat := name == "complete as failed" // the same message again is the same completion
+			if after, _ := l.s.Jobs.Get(a.Job); taken != repeat || essence(after) != essence(j) {
+				t.Fatalf("taken=%v, it rewrote\n%s\n%s", taken, essence(j), essence(after))
+			}
+			if after, _ := l.s.Runs.Get(j.Run); !reflect.DeepEqual(after, r) {
+				t.Fatalf("it rewrote\n%+v\n%+v", r, after)
 			}
 		})
 	}

@@ -7,6 +7,7 @@
 //	         table, and every folder with Go code has a line
 //	purity   a pure package does nothing but decide: no I/O, no clock, no
 //	         goroutine, no randomness, no lock, no log
+//	platform what decides is the same source everywhere
 //	comments every package says what it is for
 //	wiring   no init function, no blank import: main wires everything
 //	seam     only tests and the simulation take a guard of the log out

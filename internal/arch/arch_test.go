@@ -42,8 +42,14 @@ func TestModule(t *testing.T) {
 }
 
 // RA-548: the agent has no placement rule in reach; what it may import says so.
-func TestLayers(t *testing.T)   { none(t, checkLayers(house(t), table)) }
-func TestPurity(t *testing.T)   { none(t, checkPurity(house(t), table)) }
+func TestLayers(t *testing.T) { none(t, checkLayers(house(t), table)) }
+func TestPurity(t *testing.T) { none(t, checkPurity(house(t), table)) }
+
+// RA-064, RA-460, RA-527, RA-568: what decides is the same source on every platform, the agent
+// and the rules of leases among it: what differs by platform is in the packages that act.
+// scripts/check-cross.sh compiles both for the platforms where no test runs.
+func TestDecisionsKnowNoPlatform(t *testing.T) { none(t, checkPlatforms(house(t), table)) }
+
 func TestComments(t *testing.T) { none(t, checkComments(house(t))) }
 func TestWiring(t *testing.T)   { none(t, checkWiring(house(t))) }
 func TestSeam(t *testing.T)     { none(t, checkSeam(house(t))) }

@@ -26,6 +26,7 @@ const seamFile = "// Package seam names parts.\npackage seam\ntype Parts struct{
 func all(t *tree, lines []line) []finding {
 	found := checkLayers(t, lines)
 	found = append(found, checkPurity(t, lines)...)
+	found = append(found, checkPlatforms(t, lines)...)
 	found = append(found, checkComments(t)...)
 	found = append(found, checkSeam(t)...)
 	found = append(found, checkSkips(t, nil)...)
@@ -102,6 +103,10 @@ func TestSeededFaults(t *testing.T) {
 			"TestA skips: say what it lacks with needs.Lacking"},
 		"a test skips without root": {map[string]string{"node/a.go": "// Package node acts.\npackage node", "node/a_test.go": "package node\nfunc TestA(t *testing.T) { t.Run(``, func(t *testing.T) { t.Skipf(`no root`) }) }"},
 			"TestA skips: say what it lacks with needs.Lacking"},
+		"a decision for one platform": {map[string]string{"lease/a_windows.go": "// Package lease is.\npackage lease"},
+			"lease is pure and has a file for windows"},
+		"a decision under a tag": {map[string]string{"lease/a.go": "//go:build !linux\n\n// Package lease is.\npackage lease"},
+			"lease is pure and has a file under //go:build !linux"},
 		"fault for one platform": {map[string]string{"lease/a_windows.go": "//go:build windows\n\n// Package lease is.\npackage lease\nimport \"os\"\nvar _ = os.Args"},
 			"imports os"},
 	} {

@@ -74,6 +74,45 @@ func checkPurity(t *tree, lines []line) []finding {
 	return found
 }
 
+// platformNames end the names of files that the compiler takes for one platform only.
+var platformNames = []string{"linux", "darwin", "windows", "unix", "freebsd", "amd64", "arm64", "386", "arm"}
+
+// checkPlatforms reports what a pure package would decide on some platforms only.
+func checkPlatforms(t *tree, lines []line) []finding {
+	pure := map[string]bool{}
+	for _, l := range lines {
+		pure[l.dir] = l.pure
+	}
+	var found []finding
+	for _, f := range t.folders {
+		if !pure[f.dir] {
+			continue
+		}
+		for _, file := range f.files {
+			if why := platformOf(file); why != "" && !file.test {
+				found = append(found, finding{file.name, fmt.Sprintf("%s is pure and %s: what decides is the same everywhere", f.dir, why)})
+			}
+		}
+	}
+	return found
+}
+
+// platformOf says why a file is not of every platform, or nothing.
+func platformOf(f file) string {
+	for _, group := range f.ast.Comments {
+		for _, c := range group.List {
+			if strings.HasPrefix(c.Text, "//go:build ") {
+				return "has a file under " + c.Text
+			}
+		}
+	}
+	stem := strings.TrimSuffix(strings.TrimSuffix(path.Base(f.name), ".go"), "_test")
+	if i := strings.LastIndex(stem, "_"); i >= 0 && slices.Contains(platformNames, stem[i+1:]) {
+		return "has a file for " + stem[i+1:]
+	}
+	return ""
+}
+
 func pureImports(t *tree, f file, l line) []finding {
 	var found []finding
 	for _, spec := range f.ast.Imports {

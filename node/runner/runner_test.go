@@ -29,7 +29,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 )
 
-// A whole job: inputs by digest, two steps, declared outputs only (RA-515), log, phases,
+// A whole job: inputs by digest, two steps, declared outputs only (RA-515, RA-559), log, phases,
 // replicas. What it does to its copy of an input leaves the store as it was (RA-553), and
 // nothing of it is left in the end (RA-439).
 func TestJob(t *testing.T) {

@@ -218,7 +218,7 @@ func signalEnd(t *testing.T, b *Bench) {
 }
 
 func environment(t *testing.T, b *Bench) {
-	t.Setenv("SSH_AUTH_SOCK", "/nowhere") // RA-212, RA-456, RA-509: nothing of the host's comes in
+	t.Setenv("SSH_AUTH_SOCK", "/nowhere") // RA-212, RA-456, RA-509, RA-556: nothing of the host's comes in
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "x")
 	r := b.MustStart("env", func(r *executor.Request) {
 		r.Argv = []string{"/usr/bin/env"}
