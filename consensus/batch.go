@@ -14,14 +14,16 @@ import (
 // little under way goes alone and at once, so a lone caller pays nothing; beside many it
 // waits for them and goes with all that waits, since half as many entries cost half as much.
 //
-// Every proposal that was put in gets its answer, because the last sender goes on until
+// The answer comes from where the entry is applied, or else from the sender, whichever has
+// it first. Every proposal that was put in gets one, because the last sender goes on until
 // nothing waits, and raft answers every sender until the instance has stopped; then the
 // callers do not wait for senders any more.
 type batcher struct {
 	mu      sync.Mutex
 	waiting []*proposal
 	senders int
-	flying  int // commands in the entries that are under way
+	flying  int                   // commands in the entries that are under way
+	flights map[*byte][]*proposal // those, by the first byte of their entry
 }
 
 type proposal struct {
@@ -121,11 +123,26 @@ func (b *batcher) take() []*proposal {
 	return batch
 }
 
-// landed says that so many commands are under way no more.
-func (b *batcher) landed(n int) {
+// depart notes what is under way in an entry of these bytes.
+func (b *batcher) depart(data []byte, batch []*proposal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.flying -= n
+	if b.flights == nil {
+		b.flights = map[*byte][]*proposal{}
+	}
+	b.flights[&data[0]] = batch
+}
+
+// land is what was under way in an entry of these bytes, once.
+func (b *batcher) land(data []byte) []*proposal {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	batch := b.flights[&data[0]]
+	if batch != nil {
+		delete(b.flights, &data[0])
+		b.flying -= len(batch)
+	}
+	return batch
 }
 
 func (in *instance) sendBatches(op string) {
@@ -139,10 +156,26 @@ func (in *instance) sendBatch(op string, batch []*proposal) {
 	if len(batch) > 1 {
 		data = encodeBatch(batch)
 	}
+	in.batch.depart(data, batch)
 	// No caller's patience ends the wait of the others: raft does, or the instance. Where
 	// raft never answers, the instance's end frees the callers, and this goroutine is lost.
 	r, err := in.proposeHere(op, data)
-	in.batch.landed(len(batch))
+	in.answer(data, r, err)
+}
+
+// applied answers where the entry is applied: raft's own word comes by way of the sender,
+// which is one more goroutine to wake. An entry is known by where its bytes are, so only
+// the log of the very raft that they were given to can hold them.
+func (in *instance) applied(l *raft.Log, value any) {
+	in.answer(l.Data, Result{Index: l.Index, Value: value}, nil)
+}
+
+// answer gives the callers of an entry their answers, unless they have them.
+func (in *instance) answer(data []byte, r Result, err error) {
+	batch := in.batch.land(data)
+	if batch == nil {
+		return
+	}
 	values, _ := r.Value.([]any)
 	for i, p := range batch {
 		a := answer{Result: r, err: err}

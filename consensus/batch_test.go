@@ -111,7 +111,9 @@ func TestBatchesAreBounded(t *testing.T) {
 				t.Errorf("a batch of %d commands has %d bytes", len(p), size)
 			}
 			out = append(out, len(p))
-			b.landed(len(p))
+			entry := []byte{1}
+			b.depart(entry, p)
+			b.land(entry)
 		}
 		if b.senders != 0 || b.flying != 0 {
 			t.Errorf("%d senders and %d commands are under way", b.senders, b.flying)

@@ -14,23 +14,25 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/consensus/carry"
 )
 
 // instance is one run of hashicorp/raft with its stores and its transport. It
 // is started and stopped by the group's supervisor and never started twice.
 type instance struct {
-	g      *Group
-	store  *guardedStore
-	snaps  *shelf
-	trans  *guardedTransport
-	raft   *raft.Raft
-	notify chan bool     // from raft's main loop, unbuffered: it waits for us
-	quit   chan struct{} // raft has stopped
-	watch  sync.WaitGroup
-	fault  atomic.Pointer[fault] // the first one; the supervisor ends the instance
-	batch  batcher
-	lent   *lentLayer    // nil with a test's transport
-	broken chan struct{} // capacity 1: see lossWatch
+	g       *Group
+	store   *guardedStore
+	snaps   *shelf
+	trans   *guardedTransport
+	raft    *raft.Raft
+	notify  chan bool     // from raft's main loop, unbuffered: it waits for us
+	quit    chan struct{} // raft has stopped
+	watch   sync.WaitGroup
+	fault   atomic.Pointer[fault] // the first one; the supervisor ends the instance
+	batch   batcher
+	lent    *lentLayer       // nil with a test's transport, as is
+	carrier *carry.Transport // what carries calls
+	broken  chan struct{}    // capacity 1: see lossWatch
 
 	mu       sync.Mutex
 	refusing bool
@@ -164,13 +166,14 @@ func (in *instance) start() (err error) {
 	if err != nil {
 		return err
 	}
-	g.machine.seen, g.machine.onDiverged = 0, in.diverged
+	g.machine.seen, g.machine.onDiverged, g.machine.onApplied = 0, in.diverged, in.applied
 	in.raft, err = raft.NewRaft(g.cfg.raftConfig(in.notify), g.machine, cache, in.store, in.snaps, in.trans)
 	if err != nil {
 		return err
 	}
-	ahead := in.leadsOthers
+	ahead, follows := in.leadsOthers, in.follows
 	in.store.ahead.may.Store(&ahead)
+	in.store.follows.Store(&follows)
 	in.watch.Go(in.watchLeadership)
 	if in.lent != nil {
 		in.watch.Go(in.trans.loss.run)
@@ -206,6 +209,10 @@ func (in *instance) leadsOthers() bool {
 	n, _ := in.voters()
 	return n > 1
 }
+
+// follows says that what raft stores now came from a leader: on its main goroutine, where
+// it is exact.
+func (in *instance) follows() bool { return in.raft.State() == raft.Follower }
 
 func (in *instance) servers() []raft.Server {
 	return in.raft.GetConfiguration().Configuration().Servers

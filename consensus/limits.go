@@ -62,9 +62,6 @@ const (
 	// maxMarker bounds the rebuild marker file.
 	maxMarker = 4096
 
-	// connections kept per peer: one for heartbeats, one pipeline, one spare.
-	maxPool = 3
-
 	// lossStep is between the turns of voters that lost the leader at once, and between
 	// questions: some exchanges on a site's network, far below any heartbeat timeout.
 	lossStep = 10 * time.Millisecond

@@ -26,6 +26,7 @@ type machine struct {
 	stamp stamper // of our state hashes
 	blank []byte  // a snapshot of the state before the first entry
 
+	onApplied  func(l *raft.Log, value any) // after each batch, for each entry of it
 	onDiverged func(index uint64)
 	onChecked  func(index uint64)
 	onHalted   func(index uint64, h *Halt)
@@ -161,6 +162,13 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		m.reached(l.Index)
 	}
 	m.announce()
+	if m.onApplied != nil {
+		for i, l := range logs {
+			if len(l.Data) > 0 {
+				m.onApplied(l, values[i])
+			}
+		}
+	}
 	return values
 }
 

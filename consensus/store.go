@@ -57,9 +57,10 @@ type guardedStore struct {
 	clock    clock.Clock
 	deadline time.Duration
 	off      guardsOff
-	broken   func(error)    // told once, on the first failure
-	term     *atomic.Uint64 // the durable term, for Group.Term
-	stored   atomic.Uint64  // counts successful StoreLogs
+	broken   func(error)                 // told once, on the first failure
+	term     *atomic.Uint64              // the durable term, for Group.Term
+	stored   atomic.Uint64               // counts successful StoreLogs
+	follows  atomic.Pointer[func() bool] // this node follows; nil: not known
 
 	writes sync.WaitGroup // under way, also those that were given up
 	mu     sync.Mutex     // guards what is below
@@ -173,7 +174,11 @@ func (s *guardedStore) StoreLogs(logs []*raft.Log) error {
 	}
 	err := s.settle()
 	if err == nil {
-		err = s.write(func() error { return s.disk.StoreLogs(logs) })
+		write := s.write
+		if f := s.follows.Load(); f != nil && (*f)() {
+			write = s.writeHere // a follower has nothing else to do that needs no disk
+		}
+		err = write(func() error { return s.disk.StoreLogs(logs) })
 	}
 	if err == nil {
 		s.stored.Add(1)

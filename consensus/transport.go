@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/consensus/carry"
 )
 
 // innerTransport is what carries raft's calls.
@@ -20,12 +21,8 @@ type innerTransport interface {
 func openNetwork(in *instance) (innerTransport, error) {
 	cfg := &in.g.cfg
 	in.lent = in.g.layer.lend(in.broken)
-	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream:  in.lent,
-		MaxPool: maxPool,
-		Timeout: cfg.Timings.RPC,
-		Logger:  newHCLog(cfg.Log).Named("net"),
-	}), nil
+	in.carrier = carry.New(carry.Config{Layer: in.lent, Timeout: cfg.Timings.RPC})
+	return in.carrier, nil
 }
 
 // guardedTransport stands between raft and its peers.
@@ -43,6 +40,7 @@ type guardedTransport struct {
 	innerTransport
 	in   *instance
 	out  chan raft.RPC
+	turn chan struct{} // capacity 1: who holds it looks at a call and gives it to raft
 	quit chan struct{}
 	once sync.Once
 	done chan struct{} // relay has ended
@@ -52,7 +50,7 @@ type guardedTransport struct {
 	mu       sync.Mutex
 	progress map[raft.ServerID]followerProgress
 
-	// owned by relay
+	// owned by whoever has the turn
 	appends   int // seen from a leader, heartbeats apart
 	installed position
 	installs  int
@@ -67,10 +65,13 @@ type followerProgress struct {
 var errNotCurrent = errors.New("this node is rebuilding its log and may not stand for election")
 
 func newGuardedTransport(inner innerTransport, in *instance) *guardedTransport {
-	t := &guardedTransport{innerTransport: inner, in: in, out: make(chan raft.RPC), quit: make(chan struct{}), done: make(chan struct{}),
+	t := &guardedTransport{innerTransport: inner, in: in, out: make(chan raft.RPC), turn: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 		progress: map[raft.ServerID]followerProgress{}}
 	t.loss = newLossWatch(in, t)
 	go t.relay()
+	if in.carrier != nil {
+		in.carrier.Start(t)
+	}
 	return t
 }
 
@@ -122,7 +123,9 @@ func (t *guardedTransport) AppendEntriesPipeline(id raft.ServerID, to raft.Serve
 	if err != nil {
 		return p, err
 	}
-	p = t.in.store.hold(p)
+	if t.in.carrier == nil {
+		p = t.in.store.hold(p)
+	}
 	if t.in.g.cfg.off.pipelines {
 		return p, nil
 	}
@@ -145,6 +148,8 @@ func (t *guardedTransport) Close() error {
 	return err
 }
 
+// relay gives raft what does not come over the wire: elections that the loss of a leader
+// calls for, and the calls of a test's transport.
 func (t *guardedTransport) relay() {
 	defer close(t.done)
 	for {
@@ -152,25 +157,43 @@ func (t *guardedTransport) relay() {
 		case <-t.quit:
 			return
 		case rpc := <-t.innerTransport.Consumer():
-			if !t.inspect(&rpc) {
-				continue
-			}
-			select {
-			case t.out <- rpc:
-			case <-t.quit:
+			if !t.Arrive(rpc) {
 				rpc.Respond(nil, raft.ErrTransportShutdown)
-				return
 			}
 		case c := <-t.loss.stand:
-			if !t.loss.take(c) {
-				continue
-			}
-			select {
-			case t.out <- t.timeoutNow():
-			case <-t.quit:
-				return
-			}
+			t.inTurn(func() bool { return t.loss.take(c) }, t.timeoutNow())
 		}
+	}
+}
+
+// Arrive implements carry.Guard.
+func (t *guardedTransport) Arrive(rpc raft.RPC) bool {
+	return t.inTurn(func() bool { return t.inspect(&rpc) }, rpc)
+}
+
+// Held implements carry.Guard; see ahead.
+func (t *guardedTransport) Held(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+	return t.in.store.awaitOwn(q, r)
+}
+
+// inTurn looks at one call at a time and gives it to raft, unless the look says that raft
+// need not see it. So no other call comes between a look and what follows from it. False:
+// the transport is closing, and raft did not get it.
+func (t *guardedTransport) inTurn(look func() bool, rpc raft.RPC) bool {
+	select {
+	case t.turn <- struct{}{}:
+	case <-t.quit:
+		return false
+	}
+	defer func() { <-t.turn }()
+	if !look() {
+		return true
+	}
+	select {
+	case t.out <- rpc:
+		return true
+	case <-t.quit:
+		return false
 	}
 }
 

@@ -65,7 +65,8 @@ var table = []line{
 	{dir: "site/backup", pure: true},
 	// The log orders opaque commands and knows nothing of what they mean.
 	{dir: "consensus/seam", only: []string{}},
-	{dir: "consensus", only: []string{".", "internal/invariant", "internal/cborx", "internal/clock", "consensus/seam"}},
+	{dir: "consensus/carry", only: []string{"."}},
+	{dir: "consensus", only: []string{".", "internal/invariant", "internal/cborx", "internal/clock", "consensus/seam", "consensus/carry"}},
 	{dir: "mesh", never: []string{"consensus", "site", "lease", "job", "checkpoint", "devices"}},
 	{dir: "uplink/reckon", pure: true},
 	{dir: "uplink"},

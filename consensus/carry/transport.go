@@ -1,0 +1,224 @@
+package carry
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Config is what a Transport is made of.
+type Config struct {
+	// Layer makes and takes connections. The transport closes it.
+	Layer raft.StreamLayer
+	// Timeout bounds one exchange; that of a snapshot grows with its size.
+	Timeout time.Duration
+}
+
+// Guard stands between raft and its peers.
+type Guard interface {
+	// Arrive gives raft a call that came in, on the goroutine that read it: the answer is
+	// waited for afterwards. False: the transport is closing.
+	Arrive(call raft.RPC) bool
+	// Held returns when raft may hear of an answer to a pipelined append; an error says
+	// that it may not.
+	Held(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) error
+}
+
+// Transport implements raft.Transport. Calls may be made before Start, but none comes in.
+type Transport struct {
+	cfg   Config
+	guard Guard
+	once  sync.Once
+	quit  chan struct{}
+
+	heartbeats atomic.Pointer[func(raft.RPC)]
+
+	mu   sync.Mutex // guards what is below
+	idle map[raft.ServerAddress][]*link
+}
+
+var (
+	_ raft.Transport   = (*Transport)(nil)
+	_ raft.WithPreVote = (*Transport)(nil)
+	_ raft.WithClose   = (*Transport)(nil)
+)
+
+// New makes a transport; Start opens its door.
+func New(cfg Config) *Transport {
+	return &Transport{cfg: cfg, quit: make(chan struct{}), idle: map[raft.ServerAddress][]*link{}}
+}
+
+// Start takes calls in, and gives them to g. It is called once, before any pipeline opens.
+func (t *Transport) Start(g Guard) {
+	t.guard = g
+	go t.listen()
+}
+
+// Consumer implements raft.Transport: calls go to the guard, and none comes here.
+func (t *Transport) Consumer() <-chan raft.RPC { return nil }
+
+// LocalAddr implements raft.Transport.
+func (t *Transport) LocalAddr() raft.ServerAddress {
+	return raft.ServerAddress(t.cfg.Layer.Addr().String())
+}
+
+// EncodePeer implements raft.Transport.
+func (t *Transport) EncodePeer(_ raft.ServerID, a raft.ServerAddress) []byte { return []byte(a) }
+
+// DecodePeer implements raft.Transport.
+func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
+
+// SetHeartbeatHandler implements raft.Transport: heartbeats go to f, past the guard.
+func (t *Transport) SetHeartbeatHandler(f func(raft.RPC)) { t.heartbeats.Store(&f) }
+
+// Close ends every connection, and with them all calls.
+func (t *Transport) Close() (err error) {
+	t.once.Do(func() {
+		close(t.quit)
+		err = t.cfg.Layer.Close()
+	})
+	return err
+}
+
+// AppendEntries implements raft.Transport.
+func (t *Transport) AppendEntries(_ raft.ServerID, to raft.ServerAddress, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+	return t.call(to, appendEntries, q, r)
+}
+
+// RequestVote implements raft.Transport.
+func (t *Transport) RequestVote(_ raft.ServerID, to raft.ServerAddress, q *raft.RequestVoteRequest, r *raft.RequestVoteResponse) error {
+	return t.call(to, requestVote, q, r)
+}
+
+// RequestPreVote implements raft.WithPreVote.
+func (t *Transport) RequestPreVote(_ raft.ServerID, to raft.ServerAddress, q *raft.RequestPreVoteRequest, r *raft.RequestPreVoteResponse) error {
+	return t.call(to, requestPreVote, q, r)
+}
+
+// TimeoutNow implements raft.Transport.
+func (t *Transport) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, q *raft.TimeoutNowRequest, r *raft.TimeoutNowResponse) error {
+	return t.call(to, timeoutNow, q, r)
+}
+
+// InstallSnapshot implements raft.Transport. Its connection is not used again: nobody
+// knows what is left in it after an error.
+func (t *Transport) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
+	l, err := t.link(to)
+	if err != nil {
+		return err
+	}
+	defer l.conn.Close()
+	if limit := t.cfg.Timeout; limit > 0 {
+		_ = l.conn.SetDeadline(time.Now().Add(max(limit, limit*time.Duration(q.Size/scale)))) // a connection without deadlines ends with its peer
+	}
+	if err := l.send(installSnapshot, q); err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(l.conn, scale)
+	if _, err := io.Copy(w, data); err != nil {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err = l.answer(r)
+	return err
+}
+
+// call makes one exchange on a connection of its own.
+func (t *Transport) call(to raft.ServerAddress, k kind, q, r any) error {
+	l, err := t.link(to)
+	if err != nil {
+		return err
+	}
+	if t.cfg.Timeout > 0 {
+		_ = l.conn.SetDeadline(time.Now().Add(t.cfg.Timeout)) // as above
+	}
+	if err := l.send(k, q); err != nil {
+		_ = l.conn.Close() // it failed already
+		return err
+	}
+	whole, err := l.answer(r)
+	if whole {
+		t.giveBack(to, l)
+	} else {
+		_ = l.conn.Close() // as above
+	}
+	return err
+}
+
+// link is a connection to a peer that nobody uses.
+func (t *Transport) link(to raft.ServerAddress) (*link, error) {
+	t.mu.Lock()
+	if n := len(t.idle[to]); n > 0 {
+		l := t.idle[to][n-1]
+		t.idle[to] = t.idle[to][:n-1]
+		t.mu.Unlock()
+		return l, nil
+	}
+	t.mu.Unlock()
+	conn, err := t.cfg.Layer.Dial(to, t.cfg.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &link{conn: conn, in: newReader(conn)}, nil
+}
+
+func (t *Transport) giveBack(to raft.ServerAddress, l *link) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	select {
+	case <-t.quit:
+	default:
+		if len(t.idle[to]) < maxPool {
+			t.idle[to] = append(t.idle[to], l)
+			return
+		}
+	}
+	_ = l.conn.Close() // it served well
+}
+
+// link is one connection to a peer. One goroutine may send while another reads.
+type link struct {
+	conn net.Conn
+	in   *reader
+	out  []byte
+}
+
+func (l *link) send(k kind, q any) (err error) {
+	if l.out, err = appendMessage(append(l.out[:0], k), q); err != nil {
+		return err
+	}
+	_, err = l.conn.Write(l.out)
+	l.out = kept(l.out)
+	return err
+}
+
+// answer reads one. The connection can be used again if it came whole.
+func (l *link) answer(r any) (whole bool, err error) {
+	refusal, err := l.in.text()
+	if err == nil {
+		err = l.in.message(r)
+	}
+	if err != nil {
+		return false, err
+	}
+	if refusal != "" {
+		return true, errors.New(refusal)
+	}
+	return true, nil
+}
+
+// kept is a buffer for the next message.
+func kept(b []byte) []byte {
+	if cap(b) > keepBuffer {
+		return nil
+	}
+	return b[:0]
+}
