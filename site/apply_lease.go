@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -74,6 +75,9 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 		return none, forgeyard.Errorf("offer", forgeyard.Stale, "session %s of %s is not the current one", forgeyard.Short(b.Session), m.Name)
 	}
 	c.openEpoch(&j, b.Runner, b.Session, lease.Offered)
+	if c.Allows(FormatLeases) {
+		j.StopKind, j.StopReason = "", "" // what the holder before was asked for is not asked of this one
+	}
 	if err := c.leaseDevices(&j, b.Devices); err != nil {
 		return none, err
 	}
@@ -554,6 +558,7 @@ func (c *change) expire(b Expire) error {
 	}
 	if b.Certain && j.Status == job.Unknown {
 		j.Certain = true
+		c.noteLease(j, "has certainly stopped on %s: what it was granted is over by every clock", cmp.Or(name, "whoever had it"))
 		c.settleUnknown(&j)
 	}
 	c.putJob(j)

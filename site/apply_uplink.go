@@ -169,8 +169,9 @@ func (c *change) raiseTerm(j Job, g lease.Grant) {
 	acting := j.Lease.Live() || (j.Status == job.Unknown && !j.Certain)
 	c.endLease(&j, lease.EndRevoked, "the central daemon raised the term")
 	j.Term, j.Grant = g.Term, &g
-	if acting && j.Lease.WaitsForCertain() {
-		// The old holder can no longer commit, and may still act.
+	if acting && (j.Lease.WaitsForCertain() || (j.CancelAt != 0 && c.Allows(FormatLeases))) {
+		// The old holder can no longer commit, and may still act: nobody else may do the work
+		// yet, or somebody waits to hear that nothing runs any more.
 		c.releaseDevices(&j)
 		j.Status, j.Phase, j.Certain, j.Reason, j.StopKind, j.StopReason = job.Unknown, job.PhaseUnknown, false, "delegated anew while it ran", "", ""
 		c.moveRun(j, "unknown: "+j.Reason)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -129,6 +130,20 @@ func TestShellWord(t *testing.T) {
 	for in, want := range map[string]string{"a/b-c": "a/b-c", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$x": "'$x'"} {
 		if got := shellWord(in); got != want {
 			t.Errorf("%q: %s, not %s", in, got, want)
+		}
+	}
+}
+
+// A runner that a person took out of service is shown as such, heard or not.
+func TestWorkOfSilentRunners(t *testing.T) {
+	for want, m := range map[string]*forgeyardv1.Member{
+		"disabled": {State: "dead", Disabled: true},
+		"draining": {State: "dead", Draining: true},
+		"-":        {State: "dead"},
+		"takes":    {State: "alive"},
+	} {
+		if got := work(m); got != want {
+			t.Errorf("%v: %q, want %q", m, got, want)
 		}
 	}
 }

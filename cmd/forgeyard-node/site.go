@@ -127,15 +127,15 @@ func members(p *cli.Page, all []*forgeyardv1.Member) {
 }
 
 func work(m *forgeyardv1.Member) string {
-	switch {
-	case m.State != "alive":
-		return "-"
-	case m.SilentSince != nil:
-		return "silent"
+	switch { // what a person decided first: it holds whether the node is heard or not
 	case m.Disabled:
 		return "disabled"
 	case m.Draining:
 		return "draining"
+	case m.State != "alive":
+		return "-"
+	case m.SilentSince != nil:
+		return "silent"
 	}
 	return "takes"
 }
