@@ -106,6 +106,7 @@ var table = []line{
 	{dir: "internal/lab"},
 	{dir: "internal/demo"},
 	{dir: "internal/bench/party"},
+	{dir: "internal/bench/rpc", only: []string{"internal/cborx"}},
 	{dir: "internal/bench"},
 	{dir: "internal/overlay", only: []string{}},
 	{dir: "cmd/fyjob", only: []string{".", "internal/invariant", "internal/cborx", "cas", "checkpoint"}},

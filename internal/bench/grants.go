@@ -19,6 +19,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/internal/bench/rpc"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -35,6 +36,7 @@ const (
 type trio struct {
 	procs []*exec.Cmd
 	at    []string // where clients ask
+	rpc   []string // where those ask that are compared with the peer's
 	peer  string   // the peer's program; empty: ours
 	http  *http.Client
 }
@@ -82,7 +84,7 @@ func (t *trio) pids() (out []int) {
 // startOurs forms a group of three and makes it a site. beat 0 is our default.
 func startOurs(ctx context.Context, dir string, beat time.Duration) (*trio, error) {
 	t := &trio{http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
-	ports, err := freePorts(6)
+	ports, err := freePorts(9)
 	if err != nil {
 		return t, err
 	}
@@ -91,7 +93,7 @@ func startOurs(ctx context.Context, dir string, beat time.Duration) (*trio, erro
 		peers[ports[i]] = ports[3+i]
 	}
 	for i := range 3 {
-		n := trioNode{ID: ports[i], Dir: filepath.Join(dir, fmt.Sprint("ours", i)), Raft: ports[i], HTTP: ports[3+i], Peers: peers, HeartbeatMS: int(beat.Milliseconds())}
+		n := trioNode{ID: ports[i], Dir: filepath.Join(dir, fmt.Sprint("ours", i)), Raft: ports[i], HTTP: ports[3+i], RPC: ports[6+i], Peers: peers, HeartbeatMS: int(beat.Milliseconds())}
 		b, err := json.Marshal(n)
 		if err != nil {
 			return t, err
@@ -105,7 +107,7 @@ func startOurs(ctx context.Context, dir string, beat time.Duration) (*trio, erro
 		if err := t.start(n.Dir+".log", c); err != nil {
 			return t, err
 		}
-		t.at = append(t.at, n.HTTP)
+		t.at, t.rpc = append(t.at, n.HTTP), append(t.rpc, n.RPC)
 	}
 	if err := t.retry(ctx, "/bootstrap", nil); err != nil {
 		return t, err
@@ -123,7 +125,7 @@ var requests atomic.Uint64 // the request ids of this process
 // retry asks the first process until it can.
 func (t *trio) retry(ctx context.Context, path string, body []byte) (err error) {
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		if _, err = askTrio[any](ctx, t.http, t.at[0], path, body); err == nil {
+		if _, err = rpc.Post[any](ctx, t.http, t.at[0], path, body); err == nil {
 			return nil
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -131,9 +133,22 @@ func (t *trio) retry(ctx context.Context, path string, body []byte) (err error) 
 	return err
 }
 
+func encoded(b site.Body) []byte {
+	return site.Command{ID: forgeyard.MessageID(fmt.Sprintf("b%d", requests.Add(1))), At: forgeyard.WallOf(time.Now()), By: "bench", Body: b}.Encode()
+}
+
+func replyOf(b []byte, err error) (r site.Reply, _ error) {
+	if err == nil {
+		err = cborx.Unmarshal(b, &r)
+	}
+	if err == nil {
+		err = r.Err()
+	}
+	return r, err
+}
+
 func (t *trio) command(ctx context.Context, at string, b site.Body) (site.Reply, error) {
-	raw := site.Command{ID: forgeyard.MessageID(fmt.Sprintf("b%d", requests.Add(1))), At: forgeyard.WallOf(time.Now()), By: "bench", Body: b}.Encode()
-	r, err := askTrio[site.Reply](ctx, t.http, at, "/propose", raw)
+	r, err := rpc.Post[site.Reply](ctx, t.http, at, "/propose", encoded(b))
 	if err == nil {
 		err = r.Err()
 	}
@@ -217,14 +232,15 @@ func (t *trio) leader(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("the leader %q is none of them", v.Leader)
 	}
 	for i, at := range t.at {
-		if st, err := askTrio[trioStat](ctx, t.http, at, "/stat", nil); err == nil && st.Leads {
+		if st, err := rpc.Post[trioStat](ctx, t.http, at, "/stat", nil); err == nil && st.Leads {
 			return i, nil
 		}
 	}
 	return 0, fmt.Errorf("nobody leads")
 }
 
-// grants measures so many grants by so many clients, each one durable command.
+// grants measures so many grants by so many clients, each one durable command. They share
+// a connection, as the peer's do: either side grants more that way than with one each.
 func (t *trio) grants(ctx context.Context, clients, ops int) (f figures, err error) {
 	if t.peer != "" {
 		return f, t.ask(ctx, &f, "load", fmt.Sprint(clients), fmt.Sprint(ops))
@@ -239,21 +255,47 @@ func (t *trio) grants(ctx context.Context, clients, ops int) (f figures, err err
 	}
 	var mu sync.Mutex
 	var took []float64
-	began := time.Now()
-	err = eachOf(clients, jobs, func(id forgeyard.JobID) error {
-		at := time.Now()
-		_, err := t.command(ctx, t.at[i], site.Offer{Job: id, Runner: runnerID, Session: sessionID})
-		d := time.Since(at).Seconds()
-		mu.Lock()
-		took = append(took, d)
-		mu.Unlock()
-		return err
-	})
+	var granted []site.Reply
+	conn, err := rpc.Dial(ctx, t.rpc[i])
 	if err != nil {
 		return f, err
 	}
-	return figuresOf(took, time.Since(began)), nil
+	defer conn.Close()
+	began := time.Now()
+	err = eachOf(clients, jobs, func(id forgeyard.JobID) error {
+		at := time.Now()
+		r, err := replyOf(rpc.Ask(ctx, conn, encoded(site.Offer{Job: id, Runner: runnerID, Session: sessionID})))
+		d := time.Since(at).Seconds()
+		mu.Lock()
+		took, granted = append(took, d), append(granted, r)
+		mu.Unlock()
+		return err
+	})
+	f = figuresOf(took, time.Since(began))
+	if err != nil {
+		return f, err
+	}
+	return f, t.ended(ctx, t.at[i], granted)
 }
+
+// ended ends the jobs of grants, so that the next ones find no more open than these did:
+// a site has a bound of open jobs.
+func (t *trio) ended(ctx context.Context, at string, granted []site.Reply) error {
+	return eachOf(many, granted, func(r site.Reply) error {
+		a, err := site.Value[forgeyard.Authority](r)
+		if err != nil {
+			return err
+		}
+		if _, err := t.command(ctx, at, site.Accept{Authority: a}); err != nil {
+			return err
+		}
+		_, err = t.command(ctx, at, site.Complete{Authority: a, Message: forgeyard.MessageID("m" + string(a.Lease)), Result: job.Result{Outcome: job.OutcomeDone}})
+		return err
+	})
+}
+
+// many is how many clients do what is not measured.
+const many = 64
 
 // eachOf gives every client its share.
 func eachOf[T any](clients int, all []T, f func(T) error) error {
@@ -282,7 +324,7 @@ func (t *trio) submitted(ctx context.Context, at string, n int) ([]forgeyard.Job
 	for i := range slots {
 		slots[i] = i
 	}
-	err := eachOf(64, slots, func(i int) error {
+	err := eachOf(many, slots, func(i int) error {
 		r, err := t.command(ctx, at, site.Submit{Kind: job.Build, Spec: raw, SpecID: cas.Sum(raw)})
 		if err != nil {
 			return err

@@ -13,12 +13,13 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/internal/bench/rpc"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
 // load of one round, as clients and operations; ours does more of them in the same time.
-var grantLoads = []struct{ clients, ours, peers int }{{1, 300, 150}, {16, 2000, 800}, {128, 6000, 2000}}
+var grantLoads = []struct{ clients, ours, peers int }{{1, 1000, 300}, {16, 3000, 1000}, {128, 8000, 2560}}
 
 // sameBeat is the election timeout at which both sides are compared after a kill.
 const sameBeat = 500 * time.Millisecond
@@ -171,7 +172,7 @@ func (b *bench) renewals(ctx context.Context) error {
 
 // renewHard sends heartbeats as fast as they are answered.
 func (t *trio) renewHard(ctx context.Context, leader int, beats [][]byte) (rate, entries, wrote float64, err error) {
-	before, err := askTrio[trioStat](ctx, t.http, t.at[leader], "/stat?log", nil)
+	before, err := rpc.Post[trioStat](ctx, t.http, t.at[leader], "/stat?log", nil)
 	if err != nil {
 		return 0, 0, 0, err
 	}
@@ -183,7 +184,7 @@ func (t *trio) renewHard(ctx context.Context, leader int, beats [][]byte) (rate,
 	began := time.Now()
 	err = eachOf(16, make([]struct{}, 16), func(struct{}) error {
 		for n := 0; time.Since(began) < renewFor; n++ {
-			kept, err := askTrio[int](ctx, t.http, t.at[leader], "/renew", beats[n%len(beats)])
+			kept, err := rpc.Post[int](ctx, t.http, t.at[leader], "/renew", beats[n%len(beats)])
 			if err != nil {
 				return err
 			}
@@ -195,7 +196,7 @@ func (t *trio) renewHard(ctx context.Context, leader int, beats [][]byte) (rate,
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	after, err := askTrio[trioStat](ctx, t.http, t.at[leader], "/stat?log", nil)
+	after, err := rpc.Post[trioStat](ctx, t.http, t.at[leader], "/stat?log", nil)
 	if err != nil {
 		return 0, 0, 0, err
 	}
@@ -213,7 +214,7 @@ func (t *trio) renewCalmly(ctx context.Context, leader int, beats [][]byte) (flo
 	pace := time.NewTicker(renewEvery / time.Duration(len(beats)))
 	defer pace.Stop()
 	for _, beat := range append(beats, beats...) {
-		if _, err := askTrio[int](ctx, t.http, t.at[leader], "/renew", beat); err != nil {
+		if _, err := rpc.Post[int](ctx, t.http, t.at[leader], "/renew", beat); err != nil {
 			return 0, err
 		}
 		<-pace.C

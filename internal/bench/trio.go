@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/consensus"
+	"github.com/forgeyard/forgeyard-node/internal/bench/rpc"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
@@ -39,6 +39,7 @@ type trioNode struct {
 	Dir   string            `json:"dir"`
 	Raft  string            `json:"raft"`
 	HTTP  string            `json:"http"`
+	RPC   string            `json:"rpc"`
 	Peers map[string]string `json:"peers"` // raft address → http address
 	// HeartbeatMS is the election timeout; 0: the default.
 	HeartbeatMS int `json:"heartbeat_ms"`
@@ -83,26 +84,18 @@ func runTrioNode(ctx context.Context, raw string) error {
 	for path, f := range map[string]func(*http.Request, []byte) (any, error){
 		"/bootstrap": s.bootstrap, "/add": s.add, "/propose": s.propose, "/renew": s.renew, "/stat": s.stat,
 	} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { serveTrio(w, r, f) })
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { rpc.Handle(w, r, f) })
 	}
+	p, err := net.Listen("tcp", s.cfg.RPC)
+	if err != nil {
+		return err
+	}
+	go func() { _ = rpc.Serve(p, s.proposeBytes) }() // it ends with the process
 	h, err := net.Listen("tcp", s.cfg.HTTP)
 	if err != nil {
 		return err
 	}
 	return http.Serve(h, mux)
-}
-
-func serveTrio(w http.ResponseWriter, r *http.Request, f func(*http.Request, []byte) (any, error)) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
-	var v any
-	if err == nil {
-		v, err = f(r, body)
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	_, _ = w.Write(cborx.Marshal(v)) // a client that is gone asks no more
 }
 
 // leadAlways runs the leader's controllers whenever this node leads. They find nothing to
@@ -128,7 +121,7 @@ func (s *trioServer) leadAlways(ctx context.Context) {
 }
 
 func (s *trioServer) termOf(ctx context.Context, addr string) (uint64, error) {
-	st, err := askTrio[trioStat](ctx, s.client, s.cfg.Peers[addr], "/stat", nil)
+	st, err := rpc.Post[trioStat](ctx, s.client, s.cfg.Peers[addr], "/stat", nil)
 	return st.Term, err
 }
 
@@ -140,8 +133,20 @@ func (s *trioServer) add(r *http.Request, body []byte) (any, error) {
 	return nil, s.group.AddVoter(r.Context(), string(body), string(body))
 }
 
+func (s *trioServer) proposeBytes(ctx context.Context, body []byte) ([]byte, error) {
+	v, err := s.proposal(ctx, body)
+	if err != nil {
+		return nil, err
+	}
+	return cborx.Marshal(v), nil
+}
+
 func (s *trioServer) propose(r *http.Request, body []byte) (any, error) {
-	res, err := s.group.Propose(r.Context(), body)
+	return s.proposal(r.Context(), body)
+}
+
+func (s *trioServer) proposal(ctx context.Context, body []byte) (any, error) {
+	res, err := s.group.Propose(ctx, body)
 	if err != nil {
 		return nil, err
 	}
@@ -190,26 +195,6 @@ func (s *trioServer) stat(r *http.Request, _ []byte) (any, error) {
 		st.LastIndex = s.group.Stats().LastIndex
 	}
 	return st, nil
-}
-
-func askTrio[T any](ctx context.Context, c *http.Client, at, path string, body []byte) (v T, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+at+path, bytes.NewReader(body))
-	if err != nil {
-		return v, err
-	}
-	res, err := c.Do(r)
-	if err != nil {
-		return v, err
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s says %s: %.200s", at, res.Status, b)
-	}
-	if err != nil {
-		return v, err
-	}
-	return v, cborx.Unmarshal(b, &v)
 }
 
 // bytesWritten is what the processes have sent to the disk.
