@@ -356,6 +356,7 @@ type stepper struct {
 
 	disabling int       // live leases of disabled runners
 	waiting   []waiting // jobs that nobody holds, oldest first
+	takers    []site.Member
 }
 
 // waiting is a job by the step of its submission.

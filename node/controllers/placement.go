@@ -40,8 +40,12 @@ type usage struct {
 func (s *stepper) place() {
 	taken := s.taken
 	held := map[forgeyard.DeviceID]bool{}
+	s.takers = s.whoTakes()
 	for _, w := range s.waiting {
 		j, _ := s.in.State.Jobs.Get(w.id)
+		if len(s.takers) == 0 && j.Spec.Node == "" {
+			continue // nobody could have it, whatever it asks
+		}
 		if s.holdBack(j) != "" || s.nowhere(j) {
 			continue
 		}
@@ -133,9 +137,20 @@ func (u *usage) add(s *job.Spec) {
 	u.cpu, u.mem, u.disk, u.jobs = u.cpu+s.Resources.MilliCPU, u.mem+s.Resources.Memory, u.disk+s.Resources.Disk, u.jobs+1
 }
 
+// whoTakes are the members that take work at all now: the same for every job of a look.
+func (s *stepper) whoTakes() (all []site.Member) {
+	for _, m := range s.in.State.Members.All() {
+		if !m.Removed && len(s.unavailable(m)) == 0 {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
 func (s *stepper) best(j site.Job, taken map[forgeyard.RunnerID]usage, devs []devices.Device) *Candidate {
 	var best *Candidate
-	for _, c := range s.candidates(j, taken, devs) {
+	for _, m := range s.takers {
+		c := s.candidate(j, m, taken[m.Runner], devs, nil)
 		if len(c.Reasons) == 0 && (best == nil || c.score > best.score) {
 			best = &c
 		}
@@ -146,23 +161,27 @@ func (s *stepper) best(j site.Job, taken map[forgeyard.RunnerID]usage, devs []de
 func (s *stepper) candidates(j site.Job, taken map[forgeyard.RunnerID]usage, devs []devices.Device) []Candidate {
 	var out []Candidate
 	for _, m := range s.in.State.Members.All() {
-		if m.Removed {
-			continue
+		if !m.Removed {
+			out = append(out, s.candidate(j, m, taken[m.Runner], devs, s.unavailable(m)))
 		}
-		c := Candidate{Runner: m.Runner, Name: m.Name}
-		if j.Spec.Node != "" && j.Spec.Node != m.Runner {
-			c.Reasons = append(c.Reasons, "the run is for another node")
-		}
-		c.Reasons = append(c.Reasons, s.unavailable(m)...)
-		c.Reasons = append(c.Reasons, m.Caps.Lacks(j.Spec, m.Labels)...)
-		c.Reasons = append(c.Reasons, noRoom(m, j.Spec, taken[m.Runner])...)
-		if why := s.avoids(j, m); why != "" {
-			c.Reasons = append(c.Reasons, why)
-		}
-		c.score = score(m, j, taken[m.Runner], devs)
-		out = append(out, c)
 	}
 	return out
+}
+
+// candidate is a member as one for a job: what keeps it from any, what it lacks for this
+// one, and how it suits.
+func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.Device, down []string) Candidate {
+	c := Candidate{Runner: m.Runner, Name: m.Name, score: score(m, j, u, devs)}
+	if j.Spec.Node != "" && j.Spec.Node != m.Runner {
+		c.Reasons = append(c.Reasons, "the run is for another node")
+	}
+	c.Reasons = append(c.Reasons, down...)
+	c.Reasons = append(c.Reasons, m.Caps.Lacks(j.Spec, m.Labels)...)
+	c.Reasons = append(c.Reasons, noRoom(m, j.Spec, u)...)
+	if why := s.avoids(j, m); why != "" {
+		c.Reasons = append(c.Reasons, why)
+	}
+	return c
 }
 
 // unavailable says why a runner takes no work at all now.
