@@ -151,8 +151,10 @@ type Store interface {
 // BlockReader is a Store that saves who serves many blocks a new slice for each.
 type BlockReader interface {
 	// ReadBlock is Block into the caller's buffer, of which it returns a part; when the
-	// buffer is too small it returns a slice of its own.
-	ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte) ([]byte, error)
+	// buffer is too small it returns a slice of its own. Without check, bytes that this
+	// process compared with their name before, in a file that nobody touched since, are
+	// not compared again: for callers whose own readers compare.
+	ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte, check bool) ([]byte, error)
 }
 
 // Exchange brings content from elsewhere into the local store.

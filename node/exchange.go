@@ -31,6 +31,7 @@ func (n *Node) exchangeMetrics(r *prometheus.Registry) {
 		"cas_exchange_bulk_blocks_in_total":  {"Blocks that came over bulk connections.", func(s caspeer.Stats) int64 { return s.BulkIn }},
 		"cas_exchange_bulk_blocks_out_total": {"Blocks that were sent over bulk connections.", func(s caspeer.Stats) int64 { return s.BulkOut }},
 		"cas_exchange_duplicates_total":      {"Blocks that came although they were here or not wanted any more.", func(s caspeer.Stats) int64 { return s.DuplicateBlocks }},
+		"cas_exchange_doubted_total":         {"Wrong blocks that a peer was asked for once more, to be read with care.", func(s caspeer.Stats) int64 { return s.Doubted }},
 		"cas_exchange_hedged_total":          {"Wants sent to a second peer because the first was silent.", func(s caspeer.Stats) int64 { return s.Hedged }},
 		"cas_exchange_silent_total":          {"Times that a peer was given up for its silence.", func(s caspeer.Stats) int64 { return s.SilentPeers }},
 		"cas_exchange_late_total":            {"Wants that waited in vain at a peer that fetches the same.", func(s caspeer.Stats) int64 { return s.Late }},

@@ -130,6 +130,7 @@ type Store struct {
 	used    map[forgeyard.Digest]int64               // the hour in which it was last used, where the index does not have it yet
 	fresh   map[forgeyard.Digest]location            // verified blocks of partials that the index does not have yet
 	vouched map[forgeyard.Digest]vouched             // whose bytes were seen to be right, when, and in which file
+	seen    map[forgeyard.Digest]*seen               // the same of blobs whose blocks were only partly looked at
 	space   space
 	objects int64
 	commits uint64 // grows with each change of objects
@@ -157,7 +158,7 @@ func Open(c Config) (*Store, error) {
 		busy: map[forgeyard.Digest]int{}, dying: map[forgeyard.Digest]struct{}{},
 		holds: map[string]map[forgeyard.Digest]struct{}{}, held: map[forgeyard.Digest]int{},
 		used: map[forgeyard.Digest]int64{}, syncedDirs: map[[2]byte]struct{}{},
-		fresh: map[forgeyard.Digest]location{}, vouched: map[forgeyard.Digest]vouched{},
+		fresh: map[forgeyard.Digest]location{}, vouched: map[forgeyard.Digest]vouched{}, seen: map[forgeyard.Digest]*seen{},
 	}
 	if err := s.open(); err != nil {
 		s.abandon()

@@ -16,3 +16,8 @@ func writeBack(*os.File, int64, int64) {}
 
 // syncAll would sync the filesystem that holds f; here nothing does.
 func syncAll(*os.File) error { return errors.ErrUnsupported }
+
+// openPast would open a file for writes past the kernel's cache; here all go by way of it.
+func openPast(string) *os.File { return nil }
+
+func writePast(*os.File, []byte, int64) (bool, error) { return false, nil }

@@ -28,6 +28,16 @@ const (
 	// that went back to the host.
 	writeSlice = 128 << 10
 
+	// directFrom is from which size on a blob that comes in is written past the kernel's
+	// cache. Smaller ones are likely read again at once, and cheap either way. Measured on
+	// ext4 in a virtual machine: 1 GiB took 0.14 s of CPU each time, by way of the cache
+	// 0.3 to 2.3 s, because its pages had gone back to the host.
+	directFrom = 32 << 20
+
+	// directAlign is what memory, offset and length of such a write are a multiple of: the
+	// largest logical sector in use.
+	directAlign = 4096
+
 	// gcPage is how many objects a collection removes in one index commit, and how
 	// long it can make a pin wait.
 	gcPage = 256
@@ -41,6 +51,10 @@ const (
 
 	// maxVouched bounds how many of those looks are remembered: some 10 MB.
 	maxVouched = 1 << 16
+
+	// maxSeen bounds the blobs of which some blocks were looked at: at most 24 KiB each, and
+	// 6 MB with many large ones.
+	maxSeen = 256
 
 	// vouchFrom is from which size on a blob is remembered as it is stored. What is
 	// smaller is read by block, or hashed in no time.

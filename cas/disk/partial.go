@@ -33,10 +33,13 @@ type partialState struct {
 	done atomic.Bool // the whole is committed
 	dead atomic.Bool // the manifest was found to be wrong
 
-	mu    sync.Mutex // guards what follows
-	f     *os.File   // nil once committed or closed
-	have  []bool
-	fresh []int // verified and written, not marked in the index yet
+	mu      sync.Mutex // guards what follows
+	f       *os.File   // nil once committed or closed, which waits until nothing is being written
+	past    *os.File   // the same file for writes past the kernel's cache; nil: there are none
+	have    []bool
+	writing map[int]struct{} // blocks being written, without mu
+	turn    *sync.Cond       // on mu: a block was written, or the hash of the whole went on
+	fresh   []int            // verified and written, not marked in the index yet
 
 	marked   int64 // bytes that the index counts
 	flushing bool  // somebody syncs
@@ -84,7 +87,10 @@ func (s *Store) Partial(ctx context.Context, m cas.Manifest) (cas.Partial, error
 }
 
 func newPartialState(s *Store, m cas.Manifest, id forgeyard.Digest) *partialState {
-	p := &partialState{s: s, m: m, id: id, offs: m.Offsets(), at: map[forgeyard.Digest]int{}, have: make([]bool, len(m.Blocks))}
+	p := &partialState{
+		s: s, m: m, id: id, offs: m.Offsets(), at: map[forgeyard.Digest]int{}, have: make([]bool, len(m.Blocks)), writing: map[int]struct{}{},
+	}
+	p.turn = sync.NewCond(&p.mu)
 	for i, b := range m.Blocks {
 		if _, ok := p.at[b.Digest]; !ok {
 			p.at[b.Digest] = i
@@ -112,6 +118,9 @@ func (p *partialState) start(ctx context.Context) error {
 		return err
 	}
 	p.f = f
+	if p.m.Size >= directFrom && isPlain(p.m) {
+		p.past = openPast(f.Name())
+	}
 	return nil
 }
 
@@ -226,6 +235,7 @@ func (p *partialState) recover(ctx context.Context, f *os.File, size int64) erro
 type rolling struct {
 	h     *cas.Hasher
 	next  int       // the first block that it has not taken
+	busy  bool      // somebody hashes the next one
 	wrote time.Time // the file's own time after our last write
 }
 
@@ -233,7 +243,7 @@ type rolling struct {
 func (r *rolling) stamp(f *os.File) {
 	st, err := f.Stat()
 	if err != nil {
-		*r = rolling{}
+		*r = rolling{busy: r.busy}
 		return
 	}
 	r.wrote = st.ModTime()
@@ -247,11 +257,15 @@ func (r *rolling) distrust(f *os.File) {
 }
 
 func (r *rolling) take(b []byte) {
+	r.begin()
+	_, _ = r.h.Write(b) // never fails
+	r.next++
+}
+
+func (r *rolling) begin() {
 	if r.h == nil {
 		r.h = cas.NewHasher()
 	}
-	_, _ = r.h.Write(b) // never fails
-	r.next++
 }
 
 func (r *rolling) sum() forgeyard.Digest {
@@ -264,33 +278,75 @@ func (r *rolling) sum() forgeyard.Digest {
 // lost begins again when a block is lost that was taken.
 func (r *rolling) lost(i int) {
 	if i < r.next {
-		*r = rolling{wrote: r.wrote}
+		*r = rolling{wrote: r.wrote, busy: r.busy}
 	}
 }
 
-// follow takes block i when it is the next one, and then what came before it in
-// time and stands after it.
-func (r *rolling) follow(p *partialState, i int, b []byte) {
-	if i != r.next {
-		return
+// follow takes block i, which is written, if its turn is near: the blocks before it are
+// being written or were taken. The hash goes on without mu.
+func (p *partialState) follow(i int, b []byte) {
+	p.catchUp()
+	for r := &p.whole; r.next < i && (r.busy || p.near(r.next)); {
+		p.turn.Wait()
 	}
-	r.take(b)
-	if r.next == len(p.have) || !p.have[r.next] {
+	if p.whole.next == i && !p.whole.busy {
+		p.absorb(func() ([]byte, bool) { return b, true })
+		p.catchUp()
+	}
+}
+
+// catchUp reads back blocks that came before their turn, a few at once; what is left the
+// commit reads.
+func (p *partialState) catchUp() {
+	if !p.behind() {
 		return
 	}
 	buf := blockPool.Get().(*[]byte)
 	defer blockPool.Put(buf)
-	for range maxCatchUp {
-		if r.next == len(p.have) || !p.have[r.next] {
-			return
-		}
-		b := p.m.Blocks[r.next]
-		data := (*buf)[:b.Size]
-		if _, err := p.f.ReadAt(data, p.offs[r.next]); err != nil || cas.Sum(data) != b.Digest {
+	for n := 0; n < maxCatchUp && p.behind(); n++ {
+		f, b, off := p.f, p.m.Blocks[p.whole.next], p.offs[p.whole.next]
+		ok := p.absorb(func() ([]byte, bool) {
+			data := (*buf)[:b.Size]
+			_, err := f.ReadAt(data, off)
+			return data, err == nil && cas.Sum(data) == b.Digest
+		})
+		if !ok {
 			return // the commit finds it, and says so
 		}
-		r.take(data)
 	}
+}
+
+// near reports whether block i is on its way into the file, or is there and about to be
+// taken by who wrote it.
+func (p *partialState) near(i int) bool {
+	_, ok := p.writing[i]
+	return ok
+}
+
+// behind reports whether the next block of the whole is in the file and nobody has it in
+// memory.
+func (p *partialState) behind() bool {
+	i := p.whole.next
+	return p.f != nil && !p.whole.busy && i < len(p.have) && p.have[i] && !p.near(i)
+}
+
+// absorb hashes the next block of the whole, if get has it.
+func (p *partialState) absorb(get func() ([]byte, bool)) bool {
+	p.whole.begin()
+	h := p.whole.h
+	p.whole.busy = true
+	p.mu.Unlock()
+	b, ok := get()
+	if ok {
+		_, _ = h.Write(b) // never fails
+	}
+	p.mu.Lock()
+	p.whole.busy = false
+	if ok && p.whole.h == h { // else it begins again
+		p.whole.next++
+	}
+	p.turn.Broadcast()
+	return ok
 }
 
 // take notes that block i is verified and written. Under mu, or before anyone else has p.
@@ -331,22 +387,65 @@ func (p *partialState) PutBlock(i int, b []byte) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for p.near(i) {
+		p.turn.Wait() // somebody else has the same block
+	}
 	if p.done.Load() || p.have[i] {
 		return nil
 	}
 	if p.f == nil {
 		return forgeyard.Errorf(op, forgeyard.Conflict, "the partial blob %s is closed", p.m.Whole)
 	}
-	if err := writeSlices(func(b []byte, at int64) error { _, err := p.f.WriteAt(b, p.offs[i]+at); return err }, b); err != nil {
+	if err := p.write(i, b); err != nil {
 		return p.s.fail(op, err)
 	}
-	if !p.s.cfg.NoSync {
-		writeBack(p.f, p.offs[i], want.Size)
+	return p.s.fail(op, p.flushSome())
+}
+
+// write brings a verified block into the file without mu, so that many are on their way to
+// the disk at once, and into the hash of the whole in its turn.
+func (p *partialState) write(i int, b []byte) error {
+	p.writing[i] = struct{}{}
+	defer func() {
+		delete(p.writing, i)
+		p.turn.Broadcast()
+	}()
+	f, past := p.f, p.past
+	p.mu.Unlock()
+	err := p.writeTo(f, past, i, b)
+	p.mu.Lock()
+	if err != nil {
+		return err
 	}
 	p.take(i)
-	p.whole.stamp(p.f)
-	p.whole.follow(p, i, b)
-	return p.s.fail(op, p.flushSome())
+	p.whole.stamp(f)
+	p.follow(i, b)
+	return nil
+}
+
+// writeTo writes a block past the kernel's cache where that is possible. What a cache
+// would keep of a large blob nobody asks it for: a workload reads a file of its own.
+func (p *partialState) writeTo(f, past *os.File, i int, b []byte) error {
+	if past != nil && int64(len(b)) == cas.BlockSize {
+		ok, err := writePast(past, b, p.offs[i])
+		if ok || err != nil {
+			return err
+		}
+	}
+	if err := writeSlices(func(b []byte, at int64) error { _, err := f.WriteAt(b, p.offs[i]+at); return err }, b); err != nil {
+		return err
+	}
+	if !p.s.cfg.NoSync {
+		writeBack(f, p.offs[i], int64(len(b)))
+	}
+	return nil
+}
+
+// quiesce waits until nothing is being written. The caller holds mu.
+func (p *partialState) quiesce() {
+	for len(p.writing) > 0 {
+		p.turn.Wait()
+	}
 }
 
 // flushSome flushes when enough is fresh and nobody does already. The sync is waited
@@ -466,6 +565,7 @@ func (p *partialState) Commit(ctx context.Context, class cas.Class) (cas.Ref, er
 	defer leave()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.quiesce()
 	if p.done.Load() {
 		return ref, p.s.fail(op, p.s.harden(class, ref.Digest, ref.Manifest))
 	}
@@ -554,6 +654,7 @@ func (p *partialState) adopt(class cas.Class) error {
 	release, _ := s.claim("", p.m.Whole, p.id)
 	defer release()
 	path := p.f.Name()
+	p.closePast()
 	err := seal(p.f)
 	p.f = nil
 	if err != nil {
@@ -566,7 +667,7 @@ func (p *partialState) adopt(class cas.Class) error {
 	if err := s.submit(j); err != nil {
 		f, oerr := os.OpenFile(path, os.O_RDWR, 0)
 		if oerr == nil {
-			p.f = f // still a partial, for another try
+			p.f = f // still a partial, for another try, by way of the cache
 		}
 		return errors.Join(err, oerr)
 	}
@@ -588,11 +689,17 @@ func (p *partialState) discard() error {
 	}
 	p.bytes, p.fresh = 0, nil
 	p.res.end()
+	p.closePast()
 	if p.f != nil {
 		closeQuiet(p.f)
 		p.f = nil
 	}
 	return err
+}
+
+func (p *partialState) closePast() {
+	closeFile(p.past)
+	p.past = nil
 }
 
 // removePartial forgets a partial and then removes its file.
@@ -630,9 +737,11 @@ func (p *partial) Close() error {
 func (p *partialState) shut() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.quiesce()
 	if p.f == nil {
 		return nil
 	}
+	p.closePast()
 	err := errors.Join(p.flush(p.f), p.f.Close())
 	p.f = nil
 	p.res.end()

@@ -327,11 +327,11 @@ func (o *object) Close() error {
 
 // Block implements cas.Store.
 func (s *Store) Block(ctx context.Context, d forgeyard.Digest) ([]byte, error) {
-	return s.ReadBlock(ctx, d, nil)
+	return s.ReadBlock(ctx, d, nil, true)
 }
 
 // ReadBlock implements cas.BlockReader.
-func (s *Store) ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte) ([]byte, error) {
+func (s *Store) ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte, check bool) ([]byte, error) {
 	const op = "cas block"
 	if d == cas.Empty() {
 		return []byte{}, nil
@@ -345,7 +345,7 @@ func (s *Store) ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte) (
 		bad = err
 	}
 	for _, l := range s.locations(d) {
-		b, err := s.readLocation(op, d, l, buf)
+		b, err := s.readLocation(op, d, l, buf, check)
 		if err == nil {
 			return b, nil
 		}
@@ -392,14 +392,14 @@ func (s *Store) smallBlob(ctx context.Context, op string, d forgeyard.Digest, bu
 }
 
 // readLocation reads one place where the block should be.
-func (s *Store) readLocation(op string, d forgeyard.Digest, l location, buf []byte) ([]byte, error) {
-	path, gen := s.partialPath(l.container), uint64(0)
+func (s *Store) readLocation(op string, d forgeyard.Digest, l location, buf []byte, check bool) ([]byte, error) {
+	path, r := s.partialPath(l.container), record{}
 	if !l.partial {
-		r, ok := s.record(l.container)
-		if !ok {
+		var ok bool
+		if r, ok = s.record(l.container); !ok {
 			return nil, notFound(op, d)
 		}
-		path, gen = s.blobPath(l.container, r.Gen), r.Gen
+		path = s.blobPath(l.container, r.Gen)
 		s.noteUse(l.container, r)
 	}
 	f, err := os.Open(path)
@@ -410,11 +410,16 @@ func (s *Store) readLocation(op string, d forgeyard.Digest, l location, buf []by
 		return nil, s.fail(op, err)
 	}
 	defer closeQuiet(f)
+	look := s.lookAt(l, r, f)
 	b := room(buf, l.size)
 	if _, err := f.ReadAt(b, l.off); err != nil && err != io.EOF {
 		return nil, s.fail(op, err)
 	}
+	if !check && look.known {
+		return b, nil
+	}
 	if cas.Sum(b) == d {
+		s.saw(look, f)
 		return b, nil
 	}
 	if l.partial {
@@ -422,7 +427,7 @@ func (s *Store) readLocation(op string, d forgeyard.Digest, l location, buf []by
 		s.forgetPartialBlock(l.container, d)
 		return nil, forgeyard.Errorf(op, forgeyard.Corrupt, "%s was damaged in a partial blob and is missing again", d)
 	}
-	return nil, s.corrupt(op, l.container, gen, fmt.Sprintf("its block %s does not match its name", d))
+	return nil, s.corrupt(op, l.container, r.Gen, fmt.Sprintf("its block %s does not match its name", d))
 }
 
 // BlockSize implements cas.Store.

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
 )
 
 // vouched says that the bytes of a blob were those of its name, when, and what the file
@@ -52,6 +53,11 @@ func (s *Store) noteVouched(d forgeyard.Digest, v vouched) {
 	v.at = s.cfg.Clock.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.remember(d, v)
+}
+
+// remember keeps a look. The caller holds mu.
+func (s *Store) remember(d forgeyard.Digest, v vouched) {
 	if len(s.vouched) >= maxVouched {
 		clear(s.vouched) // they are looked at once more
 	}
@@ -68,4 +74,73 @@ func (s *Store) vouchPlaced(d forgeyard.Digest, gen uint64, path string) {
 	if p, ok := printOf(f); ok {
 		s.noteVouched(d, vouched{gen: gen, print: p})
 	}
+}
+
+// seen says which blocks of a large blob were compared with their names, for who sends
+// it block by block. When all were, the blob is vouched for.
+type seen struct {
+	vouched
+	blocks []bool // by offset, a block each
+	left   int
+}
+
+// look is one block's place in a file as it was before the block was read.
+type look struct {
+	blob  forgeyard.Digest
+	at    vouched // without the moment
+	block int     // -1: its place is not that of a whole block
+	of    int     // blocks of the blob
+	known bool    // the block was seen to be right, and nobody touched the file since
+}
+
+// lookAt looks at an open blob before one of its blocks is read.
+func (s *Store) lookAt(l location, r record, f *os.File) look {
+	out := look{blob: l.container, block: -1}
+	p, ok := printOf(f)
+	if l.partial || !ok {
+		return out
+	}
+	out.at = vouched{gen: r.Gen, print: p}
+	if l.off%cas.BlockSize == 0 && (l.size == cas.BlockSize || l.off+l.size == r.Size) {
+		out.block, out.of = int(l.off/cas.BlockSize), int((r.Size+cas.BlockSize-1)/cas.BlockSize)
+	}
+	out.known = s.vouches(l.container, r.Gen, p)
+	if out.known || out.block < 0 {
+		return out
+	}
+	now := s.cfg.Clock.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.seen[l.container]
+	out.known = v != nil && v.gen == r.Gen && v.print == p && now.Sub(v.at) < vouchFor && v.blocks[out.block]
+	return out
+}
+
+// saw remembers that the block of a look was right, unless somebody wrote to the file
+// while it was read.
+func (s *Store) saw(l look, f *os.File) {
+	if again, ok := printOf(f); l.block < 0 || !ok || again != l.at.print {
+		return
+	}
+	now := s.cfg.Clock.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.seen[l.blob]
+	if v == nil || v.gen != l.at.gen || v.print != l.at.print || now.Sub(v.at) >= vouchFor {
+		if len(s.seen) >= maxSeen {
+			clear(s.seen)
+		}
+		v = &seen{vouched: l.at, blocks: make([]bool, l.of), left: l.of}
+		v.at = now
+		s.seen[l.blob] = v
+	}
+	if v.blocks[l.block] {
+		return
+	}
+	v.blocks[l.block] = true
+	if v.left--; v.left > 0 {
+		return
+	}
+	delete(s.seen, l.blob)
+	s.remember(l.blob, v.vouched)
 }

@@ -17,11 +17,11 @@ import (
 // bulkSource lets the bulk server read a store.
 type bulkSource struct{ store cas.Store }
 
-func (s bulkSource) Block(ctx context.Context, name forgeyard.Digest, buf []byte, _ bool) (int, error) {
+func (s bulkSource) Block(ctx context.Context, name forgeyard.Digest, buf []byte, check bool) (int, error) {
 	var b []byte
 	var err error
 	if r, ok := s.store.(cas.BlockReader); ok {
-		b, err = r.ReadBlock(ctx, name, buf)
+		b, err = r.ReadBlock(ctx, name, buf, check)
 	} else {
 		b, err = s.store.Block(ctx, name)
 	}
@@ -150,7 +150,7 @@ func (l *link) window() int64 {
 func (l *link) askBulk(a *lane, ws []want) error {
 	for len(ws) > 0 {
 		n := 1
-		for n < len(ws) && ws[n].priority == ws[0].priority && ws[n].park == ws[0].park {
+		for n < len(ws) && ws[n].priority == ws[0].priority && ws[n].park == ws[0].park && ws[n].check == ws[0].check {
 			n++
 		}
 		park := time.Duration(0)
@@ -161,7 +161,7 @@ func (l *link) askBulk(a *lane, ws []want) error {
 		for i, w := range ws[:n] {
 			blocks[i] = bulk.Block{Name: w.digest, Size: w.size, Manifest: w.manifest, Index: w.index}
 		}
-		terms := bulk.Terms{Priority: max(ws[0].priority, a.p.s.priority), Park: park}
+		terms := bulk.Terms{Priority: max(ws[0].priority, a.p.s.priority), Park: park, Check: ws[0].check}
 		if err := l.bulk.Ask(blocks, terms); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,6 +70,57 @@ func TestC02SingleBadPeer(t *testing.T) {
 	}
 	if c.store.size() != 0 {
 		t.Fatal("something was kept")
+	}
+}
+
+// careless is a store whose disk gives other bytes to who does not ask for care.
+type careless struct {
+	*memStore
+	mends bool // with care it gives the right ones, else it finds that it has none
+	cares atomic.Int64
+}
+
+func (s *careless) ReadBlock(ctx context.Context, d forgeyard.Digest, _ []byte, check bool) ([]byte, error) {
+	b, err := s.memStore.Block(ctx, d)
+	switch {
+	case err != nil || len(b) < cas.BlockSize:
+		return b, err
+	case !check:
+		return make([]byte, len(b)), nil
+	}
+	s.cares.Add(1)
+	if !s.mends {
+		return nil, forgeyard.Errorf("careless", forgeyard.Corrupt, "%s is rotten", d.Short())
+	}
+	return b, nil
+}
+
+// C02: a holder that does not hash again what it sends is no liar when its disk failed it.
+// It is asked once more, with care: then it sends the right bytes, or says that it has none.
+func TestC02RottenCopyIsNoLie(t *testing.T) {
+	for _, mends := range []bool{true, false} {
+		store := &careless{memStore: newStore(), mends: mends}
+		rotten := newNode(t, func(c *Config) { c.Store = store })
+		good, n := newNode(t), newNode(t)
+		data := noise(5, 2*cas.BlockSize)
+		ref := store.put(t, data)
+		n.dial(t, rotten.host)
+		err := n.Fetch(t.Context(), ref, []string{rotten.name()})
+		if mends != (err == nil) {
+			t.Fatal(err)
+		}
+		if err != nil {
+			isKind(t, err, forgeyard.NotFound)
+			good.store.put(t, data)
+			n.dial(t, good.host)
+			if err := n.Fetch(t.Context(), ref, []string{rotten.name(), good.name()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.holds(t, ref, data)
+		if s := n.Stats(); s.BadPeers != 0 || s.Doubted == 0 || store.cares.Load() == 0 {
+			t.Fatalf("mends %v: %+v, asked with care %d times", mends, s, store.cares.Load())
+		}
 	}
 }
 

@@ -35,6 +35,8 @@ const (
 	// maxLate is how often a want is waited for at a sibling that goes on with others.
 	maxLate = 4
 
+	// maxDoubts is how many wrong blocks of one peer may be its disk's fault in one fetch.
+	maxDoubts = 4
 	// idleBatch is how many blocks that are another's to ask for a lane takes that has
 	// been idle: a slow sibling is helped, not overtaken.
 	idleBatch = 4

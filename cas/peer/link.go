@@ -25,6 +25,7 @@ type want struct {
 	index    int              // there
 	priority bulk.Priority
 	park     bool // where it is asked for it is waited for
+	check    bool // other bytes came from there before: it is to be read with care
 }
 
 // arrival is a peer's answer to a want.

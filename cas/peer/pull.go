@@ -48,6 +48,7 @@ type lane struct {
 
 	flying int64 // bytes in flight
 
+	doubted map[int]bool     // wants of which other bytes came, and which are to be read with care; guarded by session.mu
 	refused map[int]bool     // wants this holder does not have; guarded by session.mu
 	late    map[int]lateness // wants that came not in time; guarded by session.mu
 	open    int              // of refused, not done
@@ -168,7 +169,7 @@ func (p *pull) missing(n int) []forgeyard.Digest {
 func (p *pull) start(ctx context.Context, h *holder) {
 	a := &lane{
 		p: p, h: h, arrivals: make(chan arrival, p.s.x.cfg.Window), lied: make(chan lie, 1),
-		inflight: map[forgeyard.Digest]flying{}, refused: map[int]bool{}, late: map[int]lateness{},
+		inflight: map[forgeyard.Digest]flying{}, refused: map[int]bool{}, late: map[int]lateness{}, doubted: map[int]bool{},
 	}
 	p.lanes[h] = a
 	p.wg.Add(1)
@@ -321,7 +322,7 @@ func (p *pull) next(a *lane, n int, bytes int64) ([]want, <-chan struct{}) {
 	div, now := p.stripes(), s.x.cfg.Clock.Now()
 	batch := p.pick(a, n, bytes, func(i int) bool { return div.takes(a, i, p.wants[i]) })
 	for i := range batch {
-		batch[i].park = a.h.sibling
+		batch[i].park, batch[i].check = a.h.sibling, a.doubted[p.index[batch[i].digest]]
 	}
 	if len(batch) == 0 && len(a.inflight) == 0 {
 		batch = p.hedge(a, n)
@@ -513,12 +514,12 @@ func (p *pull) store(ctx context.Context, a *lane, i int, r arrival) {
 		s.x.stats.duplicates.Add(1)
 	}
 	wrong := first && forgeyard.KindOf(err) == forgeyard.Corrupt && cas.Sum(b) != r.digest
-	if wrong {
-		a.accuse(lie{r.digest, "sent other bytes than were asked for"})
-	}
 	s.mu.Lock()
 	if wrong {
-		p.done[i] = false // it is asked for elsewhere
+		p.done[i] = false // it is asked for elsewhere, or there again
+		if !a.h.link.overBulk.Load() || !a.doubt(i) {
+			a.accuse(lie{r.digest, "sent other bytes than were asked for"})
+		}
 	}
 	if first && err != nil && !wrong && p.err == nil && ctx.Err() == nil {
 		p.err = forgeyard.E(s.op, forgeyard.Other, err)
@@ -538,6 +539,18 @@ func (p *pull) store(ctx context.Context, a *lane, i int, r arrival) {
 	if first && err == nil {
 		s.x.announce(r.digest, b)
 	}
+}
+
+// doubt reports whether the peer may be asked once more for want i, of which it sent other
+// bytes: who sends does not hash again what it looked at lately, so its disk may have failed
+// it. Asked with care it finds that, and refuses. The caller holds session.mu.
+func (a *lane) doubt(i int) bool {
+	if a.doubted[i] || len(a.doubted) == maxDoubts {
+		return false
+	}
+	a.doubted[i] = true
+	a.p.s.x.stats.doubted.Add(1)
+	return true
 }
 
 // announce offers a block that was just stored to peers who asked for it before.

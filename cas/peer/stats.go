@@ -26,12 +26,13 @@ type Stats struct {
 	BulkPeers            int64 // bulk connections that are open, of both directions
 	Parked               int64 // wants of peers that wait here now
 	Late                 int64 // wants that waited at a sibling in vain
+	Doubted              int64 // wrong blocks that a peer was asked for once more, to be read with care
 }
 
 type counters struct {
 	bytesIn, bytesOut, blocksIn, duplicates, badPeers, silent, refusals, hedged, repeated atomic.Int64
 	fetches, failed, questions, answered, replicated, replicas                            atomic.Int64
-	bulkIn, bulkOut, bulkPeers, late, turnedAway                                          atomic.Int64
+	bulkIn, bulkOut, bulkPeers, late, turnedAway, doubted                                 atomic.Int64
 	outstanding, mostOutstanding                                                          atomic.Int64
 }
 
@@ -49,6 +50,7 @@ func (x *Exchange) Stats() Stats {
 		Outstanding: c.outstanding.Load(), MostOutstanding: c.mostOutstanding.Load(),
 	}
 	s.BulkIn, s.BulkOut, s.BulkPeers, s.Late = c.bulkIn.Load(), c.bulkOut.Load(), c.bulkPeers.Load(), c.late.Load()
+	s.Doubted = c.doubted.Load()
 	s.Parked = int64(x.bulk.Parking.Waiting())
 	s.BlocksOut = s.BulkOut
 	if sent, err := x.server.Stat(); err == nil {
