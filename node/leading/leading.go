@@ -30,7 +30,8 @@ import (
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
-// refusedPause is how long a leader waits before it makes a refused proposal again.
+// refusedPause is how long a leader waits before it makes a proposal again that was refused
+// or failed.
 const refusedPause = 300 * time.Millisecond
 
 // reshapeFor bounds one change of the group.
@@ -199,6 +200,7 @@ func (l *Leadership) carryOut(ctx context.Context, e controllers.Effect) {
 			reply, err := l.cfg.Proposer.ProposeAs(ctx, "leader", e.Body)
 			if err != nil && ctx.Err() == nil {
 				l.cfg.Log.Warn("a proposal of the leader failed", "what", e.Key, "err", err)
+				l.pause(ctx)
 			} else if refused := reply.Err(); refused != nil {
 				// What was decided on is not so any more, or rule and decision differ: either way
 				// the same proposal is not made again at once.

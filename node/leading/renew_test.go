@@ -7,13 +7,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
 // calls counts what a leadership asks of its group and of the log.
@@ -94,4 +98,71 @@ func TestALeaderRestsAfterALongLook(t *testing.T) {
 			t.Errorf("after a look of %s it rests for %s, want %s", took, got, want)
 		}
 	}
+}
+
+// lapsed is a site with one lease that nobody renews, and a log whose answers are lost.
+type lapsed struct {
+	calls
+	state *site.State
+	asked atomic.Int64 // expiries
+	stop  func()       // called at the hundredth; nil: nothing
+}
+
+func (s *lapsed) State() *site.State { return s.state }
+
+func (s *lapsed) ProposeAs(_ context.Context, _ string, b site.Body) (site.Reply, error) {
+	if _, ok := b.(site.Expire); ok && s.asked.Add(1) == 100 && s.stop != nil {
+		s.stop()
+	}
+	return site.Reply{}, forgeyard.Errorf("propose", forgeyard.Limit, "the log takes nothing")
+}
+
+func lapsedSite() (*lapsed, forgeyard.Authority) {
+	l := lease.Lease{
+		Authority: forgeyard.Authority{Job: "J", Lease: "L", Runner: "R1"}, State: lease.Accepted,
+		Policy: lease.Policy{Policy: job.Continuous}, Terms: lease.Terms{TTL: 3 * time.Second},
+	}
+	st := &site.State{Site: "S", Config: sitecfg.DefaultSite()}
+	st.Jobs, st.Open = st.Jobs.Put("J", site.Job{ID: "J", Status: job.Running, Lease: l}), st.Open.Put("J", 1)
+	return &lapsed{state: st}, l.Authority
+}
+
+func (s *lapsed) leadership() *Leadership {
+	return New(Config{Self: "R0", Term: 3, Group: s, Replica: s, Proposer: s, Clock: bubbleClock{}, Log: slog.New(slog.DiscardHandler),
+		Used: func() (time.Duration, bool) { return 0, true }})
+}
+
+// A lease whose expiry may or may not be in the log is not renewed any more by this
+// leadership: its holder would go on with what the log gives away later.
+func TestUnknownExpiryStaysRefused(t *testing.T) {
+	s, a := lapsedSite()
+	l := s.leadership()
+	l.mem.Observe(1, s.state)
+	l.mem.Expiring(a.Lease)
+	for _, known := range []bool{false, true} {
+		l.done(controllers.Propose{Key: "expire/L", Body: site.Expire{Job: a.Job, Lease: a.Lease}}, known)
+		want := lease.Stale
+		if known {
+			want = lease.Continue
+		}
+		out, err := l.Renew(t.Context(), a.Runner, controllers.Sign{}, []controllers.Renewal{{Authority: a}})
+		if err != nil || out[0].Answer != want {
+			t.Errorf("outcome known=%v: %+v %v, want %s", known, out, err, want)
+		}
+	}
+}
+
+// A log that takes a proposal at no try is not asked at every turn of the processor.
+func TestAFailedProposalIsNotMadeAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := lapsedSite()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		s.stop = cancel
+		s.leadership().Run(ctx)
+		synctest.Wait()
+		if n := s.asked.Load(); n < 2 || n > int64(10*time.Second/refusedPause) {
+			t.Errorf("%d times in 10 s", n)
+		}
+	})
 }

@@ -1,0 +1,202 @@
+package site
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+)
+
+// saved is a checkpoint of the epoch, the same one each time.
+func saved(a forgeyard.Authority, seq int) checkpoint.Commit {
+	id := cas.Sum([]byte(fmt.Sprint("checkpoint ", seq)))
+	return checkpoint.Commit{Seq: seq, Manifest: id, Payload: id, Marker: id, Attempt: a.Attempt, Epoch: a.Fence.Epoch, Replicas: []forgeyard.RunnerID{"R1"}, Consistency: checkpoint.Application}
+}
+
+func (l *lab) goOn(a forgeyard.Authority, seq int) Checkpointed {
+	l.t.Helper()
+	v, err := Value[Checkpointed](l.must(Checkpoint{Authority: a, Commit: saved(a, seq), Continue: true}))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return v
+}
+
+func (l *lab) job(a forgeyard.Authority) Job { j, _ := l.s.Jobs.Get(a.Job); return j }
+
+// Nobody goes on in place who was asked to end meanwhile: the checkpoint counts, and the
+// next epoch is not the holder's.
+func TestGoesOnInPlaceOnlyUnasked(t *testing.T) {
+	yes := true
+	for name, c := range map[string]struct {
+		meanwhile func(*lab, forgeyard.Authority)
+		next      bool
+		status    job.Status
+	}{
+		"nothing":              {func(*lab, forgeyard.Authority) {}, true, job.Leased},
+		"cancelled":            {func(l *lab, a forgeyard.Authority) { l.must(Cancel{Job: a.Job}) }, false, job.Cancelled},
+		"asked to stop":        {func(l *lab, a forgeyard.Authority) { l.must(Stop{Job: a.Job, Kind: "drain", Reason: "asked"}) }, false, job.Queued},
+		"the runner drains":    {func(l *lab, _ forgeyard.Authority) { l.must(MemberSet{Runner: "R1", Draining: &yes}) }, false, job.Queued},
+		"the runner is no use": {func(l *lab, _ forgeyard.Authority) { l.must(MemberSet{Runner: "R1", Disabled: &yes}) }, false, job.Queued},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			a := l.held("one")
+			c.meanwhile(l, a)
+			v := l.goOn(a, 1)
+			if j := l.job(a); (v.Next != nil) != c.next || j.Status != c.status || len(j.Checkpoints) != 1 || (j.Lease.Live() != c.next) {
+				t.Errorf("next %v; the job is %s with %d checkpoints, its lease %s", v.Next, j.Status, len(j.Checkpoints), j.Lease.State)
+			}
+		})
+	}
+}
+
+// A checkpoint that is committed again, since its answer was lost, is answered with the
+// epoch that it opened as long as that is current, and never with an epoch of others.
+func TestRepeatedCheckpointOpensNothingNew(t *testing.T) {
+	l := newLab(t)
+	a := l.held("one")
+	first := l.goOn(a, 1)
+	again := l.goOn(a, 1)
+	if first.Next == nil || first.Duplicate || !again.Duplicate || again.Next == nil || *again.Next != *first.Next {
+		t.Fatalf("%+v, then %+v", first, again)
+	}
+	l.must(Expire{Job: a.Job, Lease: first.Next.Lease})
+	if over := l.goOn(a, 1); !over.Duplicate || over.Next != nil {
+		t.Errorf("its lease ended, and the answer is %+v", over)
+	}
+
+	l = newLab(t)
+	a = l.held("one")
+	l.must(Checkpoint{Authority: a, Commit: saved(a, 1)})
+	l.must(Register{Formats: Formats, Runner: "R1", Session: "two"})
+	next := l.offer(a.Job, "two")
+	if other := l.goOn(a, 1); !other.Duplicate || other.Next != nil {
+		t.Errorf("epoch %d is another process's, and the answer is %+v", next.Fence.Epoch, other)
+	}
+}
+
+// An expiry says in which state the lease was silent: one that was accepted since the
+// offer was counted has its whole length before it.
+func TestExpiryOfAnOfferLeavesWhatWasAccepted(t *testing.T) {
+	l := newLab(t)
+	id, _ := l.submitted("a")
+	a := l.offer(id, "one")
+	l.must(Accept{Authority: a})
+	if err := l.do(Expire{Job: id, Lease: a.Lease, State: lease.Offered}).Err(); forgeyard.KindOf(err) != forgeyard.Stale {
+		t.Errorf("%v", err)
+	}
+	if j := l.job(a); !j.Lease.Live() {
+		t.Errorf("its lease is %s", j.Lease.State)
+	}
+	l.must(Expire{Job: id, Lease: a.Lease, State: lease.Accepted})
+}
+
+// A job is failed for want of a runner only while nobody holds it, or may.
+func TestFailsOnlyWhatNobodyHolds(t *testing.T) {
+	l := newLab(t)
+	a := l.held("one")
+	fail := Fail{Job: a.Job, Epoch: 1, Category: job.SpecInvalid, Reason: "nowhere"}
+	for _, end := range []Body{nil, Expire{Job: a.Job, Lease: a.Lease}} {
+		if end != nil {
+			l.must(end)
+		}
+		if err := l.do(fail).Err(); forgeyard.KindOf(err) != forgeyard.Stale || l.job(a).Status.Terminal() {
+			t.Errorf("%s: %v", l.job(a).Status, err)
+		}
+	}
+	l.must(Expire{Job: a.Job, Lease: a.Lease, Certain: true})
+	l.must(fail)
+}
+
+// A completion that cannot be told from another is refused, and no runner's failing lasts
+// for ever: after so many retries the job fails with the last reason.
+func TestRetriesEnd(t *testing.T) {
+	l := newLab(t)
+	id, _ := l.submitted("a")
+	for n := 0; ; n++ {
+		a := l.offer(id, "one")
+		l.must(Accept{Authority: a})
+		bad := Complete{Authority: a, Result: job.Result{Outcome: job.OutcomeFailed, Category: job.SandboxSetup}}
+		if v, err := Value[Completed](l.must(bad)); err != nil || v.Verdict != InvalidRejected {
+			t.Fatalf("without a message: %+v %v", v, err)
+		}
+		bad.Message = forgeyard.MessageID(fmt.Sprint("m", n))
+		l.must(bad)
+		if j := l.job(a); j.Status.Terminal() {
+			if n != maxRetries || j.Status != job.Failed || j.Category != job.SandboxSetup {
+				t.Errorf("after %d retries %s, %s", n, j.Status, j.Category)
+			}
+			return
+		}
+		if n > maxRetries {
+			t.Fatalf("it is tried for the %dth time", n+1)
+		}
+	}
+}
+
+// That the daemon gives a job anew is no interruption: one that asks never to be retried
+// runs under the new term, once its old holder has certainly stopped.
+func TestGivenAnewIsNoInterruption(t *testing.T) {
+	l := newLab(t)
+	l.must(UplinkConnect{Central: Central{Peer: "hq"}, Terms: lease.DefaultUplinkTerms()})
+	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Effects: job.EffectsProtected, Interruption: job.Interruption{Retry: "never"}}.Defaulted()
+	give := func(seq, term uint64) {
+		g := lease.Grant{ID: "G", Term: term, Policy: lease.Policy{Policy: job.OfflineAuthorized, For: time.Hour}}
+		l.must(Delegate{From: seq - 1, To: seq, Grants: []Delegation{{Seq: seq, Title: "j", Spec: sp.Canonical(), SpecID: cas.Sum(sp.Canonical()), Grant: g}}})
+	}
+	give(1, 1)
+	j, _ := l.s.byGrant("G")
+	a := l.offer(j.ID, "one")
+	l.must(Accept{Authority: a})
+	give(2, 2)
+	if j := l.job(a); j.Status != job.Unknown {
+		t.Fatalf("%s: %s", j.Status, j.Reason)
+	}
+	l.must(Expire{Job: a.Job, Lease: a.Lease, Certain: true})
+	if j := l.job(a); j.Status != job.Queued || j.Interruptions != 0 {
+		t.Errorf("%s: %s, charged %d", j.Status, j.Reason, j.Interruptions)
+	}
+}
+
+// A delegated job begins nothing while its outcome could not be told: the outbox is full.
+func TestFullOutboxHoldsBack(t *testing.T) {
+	l := newLab(t)
+	s := *l.s
+	for n := range maxOutbox {
+		s.Outbox = s.Outbox.Put(SeqKey(uint64(n+1)), Record{Seq: uint64(n + 1)})
+	}
+	j := Job{Status: job.Queued, Grant: &lease.Grant{ID: "G", Term: 1}}
+	if err := s.Offerable(j, 0); forgeyard.KindOf(err) != forgeyard.Limit {
+		t.Errorf("%v", err)
+	}
+}
+
+// A removed runner is granted nothing, whatever session it has.
+func TestRemovedRunnerGetsNothing(t *testing.T) {
+	l := newLab(t)
+	id, _ := l.submitted("a")
+	yes := true
+	l.must(MemberSet{Runner: "R1", Removed: &yes})
+	if err := l.do(Offer{Job: id, Runner: "R1", Session: "one"}).Err(); forgeyard.KindOf(err) != forgeyard.Conflict {
+		t.Errorf("%v", err)
+	}
+}
+
+// A recovery begins above all indexes that its lost part can have given to tokens.
+func TestRecoveryBeginsAboveWhatWasLost(t *testing.T) {
+	l := newLab(t)
+	b := Recover{Incarnation: 2, Lineage: "2-x", Runner: "R1", Node: "n1", Peer: "p1", From: l.s.Index, Formats: Formats}
+	raw := Command{ID: "recover", At: 1, Body: b}.Encode()
+	if _, r := l.s.Apply(FirstIndex(2)-1, raw); forgeyard.KindOf(r.Err()) != forgeyard.Invalid {
+		t.Errorf("%v", r.Err())
+	}
+	if _, r := l.s.Apply(FirstIndex(2), raw); r.Err() != nil {
+		t.Errorf("%v", r.Err())
+	}
+}
