@@ -8,6 +8,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 )
@@ -198,5 +199,27 @@ func TestRecoveryBeginsAboveWhatWasLost(t *testing.T) {
 	}
 	if _, r := l.s.Apply(FirstIndex(2), raw); r.Err() != nil {
 		t.Errorf("%v", r.Err())
+	}
+}
+
+// What a person held of a device is over with a recovery, and the device is reset before
+// anybody gets it: the lost part of the log may have lent it to somebody else.
+func TestRecoveryFencesDevices(t *testing.T) {
+	l := newLab(t)
+	l.must(Register{Formats: Formats, Runner: "R1", Session: "one", Caps: job.Capabilities{Devices: []job.DeviceFact{{ID: "board1", Kind: "board"}, {ID: "board2", Kind: "board"}}}})
+	for _, id := range []forgeyard.DeviceID{"board1", "board2"} {
+		l.must(DeviceHealth{Device: id, Action: "checked", OK: true})
+	}
+	l.must(DeviceLease{Device: "board1", Holder: "ana", TTL: int64(time.Minute), Key: "k"})
+	b := Recover{Incarnation: 2, Lineage: "2-x", Runner: "R1", Node: "n1", Peer: "p1", From: l.s.Index, Formats: Formats}
+	st, r := l.s.Apply(FirstIndex(2), Command{ID: "recover", At: 1, Body: b}.Encode())
+	v, err := Value[Recovered](r)
+	if err != nil || v.Devices != 1 {
+		t.Fatalf("%+v %v", v, err)
+	}
+	for id, d := range st.Devices.All() {
+		if d.Lease != nil || d.Use == devices.Free && d.Health != devices.Unknown {
+			t.Errorf("%s: %s, %s, lease %v", id, d.Use, d.Health, d.Lease)
+		}
 	}
 }

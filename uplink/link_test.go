@@ -235,6 +235,48 @@ func TestCancelComesFirst(t *testing.T) {
 	r.drive("taken in", func(s *site.State) bool { return s.Cursor == 3 && s.Jobs.Len() == 2 })
 }
 
+// E15: while a job that was taken back cannot be cancelled, the contact counts for nothing:
+// what waits for the link would go on before the cancel is in the log.
+func TestNoContactBeforeTheCancels(t *testing.T) {
+	r := newRig(t, nil)
+	r.site.connect()
+	r.site.must(site.Delegate{To: 1, Grants: []site.Delegation{delegation(t, 1, "g1", 0)}})
+	r.site.must(site.UplinkObserve{Used: int64(time.Minute)})
+	r.site.refuse = func(b site.Body) error {
+		if _, ok := b.(site.Cancel); ok {
+			return forgeyard.Errorf("propose", forgeyard.Unknown, "no majority answered in time")
+		}
+		return nil
+	}
+	r.far.set(func(f *fakeCentral) { f.cancelled = []string{"g1"} })
+	if err := r.link.Sync(context.Background()); err == nil {
+		t.Fatal("the cancel was refused, and the exchange went well")
+	}
+	if _, known := r.link.Used(); known || r.site.state().Uplink.State != lease.Exhausted {
+		t.Errorf("the contact counts: known %v, %s", known, r.site.state().Uplink.State)
+	}
+	r.site.refuse = nil
+	if err := r.link.Sync(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if used, known := r.link.Used(); !known || used != 0 {
+		t.Errorf("%s %v", used, known)
+	}
+}
+
+// A drill that begins while an answer is on its way cuts that answer off too.
+func TestDrillCutsTheAnswer(t *testing.T) {
+	r := newRig(t, nil)
+	r.site.connect()
+	r.far.before = func() { r.site.must(site.Drill{Cut: true}) }
+	if err := r.link.Sync(context.Background()); forgeyard.KindOf(err) != forgeyard.Unavailable {
+		t.Errorf("%v", err)
+	}
+	if _, known := r.link.Used(); known {
+		t.Error("the contact counts")
+	}
+}
+
 // TestPrefetch: a delegation is taken in when its inputs are here; what nobody has
 // is taken in without; what is out of reach waits and is tried again.
 func TestPrefetch(t *testing.T) {
