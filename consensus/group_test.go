@@ -281,6 +281,27 @@ func TestConfirm(t *testing.T) {
 	})
 }
 
+// Half of the voters is no majority: of two, neither proves anything by itself.
+func TestConfirmTakesMoreThanHalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 2, nil)
+		tn.start()
+		leader := tn.nodes[0]
+		if _, err := leader.g.Confirm(bg); err != nil {
+			t.Fatal(err)
+		}
+		tn.x.isolate(leader.id, true)
+		if !leader.g.IsLeader() {
+			t.Fatal("stepped down before the test began")
+		}
+		if i, err := leader.g.Confirm(bg); forgeyard.KindOf(err) != forgeyard.Unavailable {
+			t.Errorf("one of two confirmed %d: %v", i, err)
+		}
+		tn.x.isolate(leader.id, false)
+		tn.stop()
+	})
+}
+
 func TestConfirmFallsBackToAnEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tn := newTown(t, 3, nil, func(_ int, c *Config) {
