@@ -139,6 +139,7 @@ func (n *Node) tighten(c *job.Capabilities) {
 }
 
 func (n *Node) register(ctx context.Context) error {
+	n.awaitFormat(ctx)
 	caps := *n.caps.Load()
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
@@ -146,7 +147,7 @@ func (n *Node) register(ctx context.Context) error {
 	reply, err := n.proposer.Propose(ctx, site.Register{
 		Runner: n.enrolment.RunnerID, Session: n.session, Version: n.cfg.Version, Caps: caps, Digest: capsDigest(caps),
 		Addrs: own.Addrs, Gossip: own.GossipAddr, Labels: n.cfg.Settings.Labels,
-		Formats: site.Formats,
+		Formats: site.Formats, Place: n.place(),
 	})
 	if err == nil {
 		if err = reply.Err(); forgeyard.KindOf(err) == forgeyard.Denied {
@@ -159,6 +160,37 @@ func (n *Node) register(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// formatWait bounds how long a registration waits to learn the format of the log.
+const formatWait = 30 * time.Second
+
+// awaitFormat waits until this node's own copy of the log tells its format. A process that
+// just began has not gone through its log yet, and would not say where it runs: then the site
+// could not know that the process before it is dead.
+func (n *Node) awaitFormat(ctx context.Context) {
+	if n.lineage() == "" {
+		return // it comes in: there was no process before
+	}
+	ctx, cancel := context.WithTimeout(ctx, formatWait)
+	defer cancel()
+	for !n.replica.State().Allows(site.FormatPlaces) && !n.upToDate(ctx) && n.pause(ctx, firstBackoff) {
+	}
+}
+
+// place is where this process runs, once the log's format has room for it.
+func (n *Node) place() forgeyard.Digest {
+	if !n.replica.State().Allows(site.FormatPlaces) {
+		return forgeyard.Digest{}
+	}
+	return n.dir.place(n.clock.BootID())
+}
+
+// placeUntold reports that the log has this session without its place: it registered
+// before the log's format had room for it.
+func (n *Node) placeUntold() bool {
+	m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID)
+	return ok && m.Session.ID == n.session && m.Session.Place.IsZero() && !n.place().IsZero()
 }
 
 // renewEvery is the time between two heartbeats.
@@ -174,6 +206,7 @@ func (n *Node) renewEvery() time.Duration {
 // disabled and holds nothing any more (07§199).
 func (n *Node) renewLoop(ctx context.Context) error {
 	nextProbe := n.clock.Now().Add(capsEvery)
+	nextPlace := n.clock.Now()
 	for {
 		last := n.clock.Now()
 		wait, err := n.beat(ctx)
@@ -186,6 +219,10 @@ func (n *Node) renewLoop(ctx context.Context) error {
 		if n.clock.Now() > nextProbe {
 			n.work.Go(func() { n.refresh(ctx) }) // heartbeats do not wait for it
 			nextProbe = n.clock.Now().Add(capsEvery)
+		}
+		if n.placeUntold() && n.clock.Now() >= nextPlace {
+			n.work.Go(func() { n.tellPlace(ctx) })
+			nextPlace = n.clock.Now().Add(formatWait)
 		}
 		due := last.Add(wait)
 		select {
@@ -252,6 +289,13 @@ func (n *Node) setOnline() {
 		n.setState(StateDraining)
 	default:
 		n.setState(StateOnline)
+	}
+}
+
+// tellPlace registers again: the log's format has room now for where this process runs.
+func (n *Node) tellPlace(ctx context.Context) {
+	if err := n.register(ctx); err != nil && ctx.Err() == nil {
+		n.log.Warn("the site does not know yet where this process runs", "err", err)
 	}
 }
 

@@ -118,6 +118,7 @@ var damages = map[string]func(s *sim, d scenario.Damage, n *node){
 			n.comesBack(d.For)
 		}
 	},
+	"copy":    func(s *sim, d scenario.Damage, n *node) { s.copied(n, d.For) },
 	"drain":   func(s *sim, d scenario.Damage, n *node) { s.client.drain(n, d.Word == "cancel") },
 	"recover": func(s *sim, d scenario.Damage, n *node) { s.recover(n, d.For, nil) },
 	"backup":  func(s *sim, _ scenario.Damage, n *node) { s.backUp(n) },

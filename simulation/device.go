@@ -41,7 +41,7 @@ func (g *hosted) learn(d devices.Device) {
 func (n *node) useDevice(h site.HeldDevice, a forgeyard.Authority) {
 	for _, host := range n.s.nodes {
 		if host.runner == h.Host {
-			n.s.net.send(n.id, host.id, func() { host.admit(h, a) })
+			n.send(host.id, func() { host.admit(h, a) })
 		}
 	}
 }

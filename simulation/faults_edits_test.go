@@ -314,12 +314,33 @@ func trustsQueue(was, is *site.State, _ site.Recover, _ site.Reply) *site.State 
 	return is
 }
 
-// trustsSession takes for the last grant whatever the recovered state knows as such.
-func trustsSession(s *site.State, _ *site.Register) *site.State {
+// trustsSession takes for the last grant whatever the recovered state knows as such, and
+// whoever registers for the certain end of its holder.
+func trustsSession(s *site.State, b *site.Register) *site.State {
 	for id, j := range s.Jobs.All() {
-		if j.Lease.Reason == lease.EndRecovered {
+		if j.Lease.Reason == lease.EndRecovered && j.Lease.Authority.Runner == b.Runner {
 			s = change(s, id, func(n *site.Job) { n.Lease.Reason = lease.EndExpired })
+			s = samePlace(s, b, j.Lease.Authority.Session)
 		}
 	}
 	return s
+}
+
+// samePlace makes a registration the proof that the process of a session is dead.
+func samePlace(s *site.State, b *site.Register, dead forgeyard.SessionID) *site.State {
+	m, ok := s.Members.Get(b.Runner)
+	if !ok || m.Session.ID == b.Session {
+		return s
+	}
+	b.Place = cas.Sum([]byte("one place"))
+	m.Session.ID, m.Session.Place = dead, b.Place
+	next := *s
+	next.Members = s.Members.Put(b.Runner, m)
+	return &next
+}
+
+// endsAtOnce takes whoever registers for the certain end of the session before.
+func endsAtOnce(s *site.State, b *site.Register) *site.State {
+	m, _ := s.Members.Get(b.Runner)
+	return samePlace(s, b, m.Session.ID)
 }

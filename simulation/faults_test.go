@@ -30,39 +30,40 @@ func seededFaults() []seeded {
 	return []seeded{
 		{"two epochs may be current", "one-current-epoch", 1, scenario.Taste{}, apply(forgetsLease)},
 		{"a stale completion is taken for the current one", "stale-never-commits", 2, loners, apply(takesStale)},
-		{"the epoch of a checkpoint is not checked", "stale-never-commits", 6, lonersSaving, apply(before(func(s *site.State, b *site.Checkpoint) *site.State {
+		{"the epoch of a checkpoint is not checked", "stale-never-commits", 3, lonersSaving, apply(before(func(s *site.State, b *site.Checkpoint) *site.State {
 			b.Commit.Epoch = currentEpoch(s, b.Authority)
 			return underCurrent(s, &b.Authority)
 		}))},
-		{"the epoch of a phase is not checked", "stale-never-commits", 56, scenario.Taste{}, apply(before(func(s *site.State, b *site.Phase) *site.State { return underCurrent(s, &b.Authority) }))},
-		{"a completion is accepted under a lease that ended", "stale-never-commits", 24, revoked, apply(before(acceptsEnded))},
-		{"the term of a completion is not checked", "stale-never-commits", 24, revoked, apply(before(ignoresTerm))},
-		{"a late result overwrites the terminal status", "terminal-once", 5, loners, apply(writesTwice)},
+		{"the epoch of a phase is not checked", "stale-never-commits", 30, scenario.Taste{}, apply(before(func(s *site.State, b *site.Phase) *site.State { return underCurrent(s, &b.Authority) }))},
+		{"a completion is accepted under a lease that ended", "stale-never-commits", 14, revoked, apply(before(acceptsEnded))},
+		{"the term of a completion is not checked", "stale-never-commits", 14, revoked, apply(before(ignoresTerm))},
+		{"a late result overwrites the terminal status", "terminal-once", 3, loners, apply(writesTwice)},
 		{"a completion's message is forgotten", "terminal-once", 24, scenario.Taste{}, apply(before(forgetsMessage))},
 		{"the daemon forgets which records it has", "exactly-once-upstream", 9, scenario.Taste{}, func(h *hooks) { h.forgetful = true }},
 		{"the daemon acknowledges before its disk has it", "exactly-once-upstream", 10, onlyDaemon, func(h *hooks) { h.hasty = true }},
 		{"one end is queued twice for the daemon", "exactly-once-upstream", 1, scenario.Taste{}, apply(after(twoOutcomes))},
-		{"the outbox is trimmed beyond the acknowledgement", "exactly-once-upstream", 51, scenario.Taste{}, apply(before(trimsTooFar))},
+		{"the outbox is trimmed beyond the acknowledgement", "exactly-once-upstream", 32, scenario.Taste{}, apply(before(trimsTooFar))},
 		{"a new leader counts the silence from zero", "within-allowance", 1, onlyUplink, func(h *hooks) { h.base = fromZero }},
 		{"a new leader counts on from the committed figure alone", "within-allowance", 1, onlyUplink, func(h *hooks) { h.base = asCommitted }},
-		{"a holder does not listen to what the grant leaves", "within-allowance", 3, onlyUplink, func(h *hooks) { h.boundless = true }},
-		{"a holder counts from the receipt", "holder-stops-first", 20, silentNodes, func(h *hooks) { h.counted = fromReceipt }},
-		{"renewals are answered without a majority", "holder-stops-first", 50, mutedLeaders, func(h *hooks) { h.unconfirmed = true }},
-		{"a deposed leader's expiry counts", "holder-stops-first", 6, onlyPause, apply(anyTerm)},
-		{"a granter does not wait until it is certain", "holder-stops-first", 7, scenario.Taste{}, apply(alwaysCertain)},
-		{"the drift of clocks is not reckoned with", "holder-stops-first", 26, longSilence, func(h *hooks) { h.config = noDrift }},
+		{"a holder does not listen to what the grant leaves", "within-allowance", 1, onlyUplink, func(h *hooks) { h.boundless = true }},
+		{"a holder counts from the receipt", "holder-stops-first", 19, silentNodes, func(h *hooks) { h.counted = fromReceipt }},
+		{"renewals are answered without a majority", "holder-stops-first", 89, mutedLeaders, func(h *hooks) { h.unconfirmed = true }},
+		{"a deposed leader's expiry counts", "holder-stops-first", 19, onlyPause, apply(anyTerm)},
+		{"a granter does not wait until it is certain", "holder-stops-first", 5, scenario.Taste{}, apply(alwaysCertain)},
+		{"the drift of clocks is not reckoned with", "holder-stops-first", 48, longSilence, func(h *hooks) { h.config = noDrift }},
 		{"a forced stop takes longer than it may", "holder-stops-first", 1, silentNodes, func(h *hooks) { h.slowKill = true }},
 		{"a workload outlives its agent", "holder-stops-first", 1, onlyKill, func(h *hooks) { h.orphans = true }},
 		{"a revocation frees protected work at once", "holder-stops-first", 1, takenAway, apply(after(freesAtOnce))},
+		{"a copied machine ends at once", "holder-stops-first", 1, copied, apply(before(endsAtOnce))},
 		{"a holder says that it stopped before it did", "holder-stops-first", 1, takenAway, func(h *hooks) { h.tellsEarly = true }},
-		{"the next epoch is counted by the old terms", "holder-stops-first", 5, shortened, func(h *hooks) { h.oldTerms = true }},
+		{"the next epoch is counted by the old terms", "holder-stops-first", 9, shortened, func(h *hooks) { h.oldTerms = true }},
 		{"a contact renews a hard end", "within-allowance", 1, hardEnds, func(h *hooks) { h.readsOnce = true }},
-		{"what follows a refused command in its entry is not kept", "nothing-lost", 56, crowded, func(h *hooks) { h.skipsRest = true }},
+		{"what follows a refused command in its entry is not kept", "nothing-lost", 74, crowded, func(h *hooks) { h.skipsRest = true }},
 		{"a command is written before the log's format allows it", "same-state", 2, mixed, func(h *hooks) { h.writesEarly = true }},
 		{"a program goes on that the log's format has left behind", "same-state", 1, mixed, func(h *hooks) { h.readsOn = true }},
 		{"a forced recovery keeps the incarnation", "one-current-epoch", 1, recovering, apply(after(keepsIncarnation))},
 		{"a recovered site holds for free what its old state calls queued", "holder-stops-first", 143, queuing, apply(after(trustsQueue))},
-		{"a recovered site takes a new session for the end of the last lease", "holder-stops-first", 66, recovering, apply(before(trustsSession))},
+		{"a recovered site takes a new session for the end of the last lease", "holder-stops-first", 204, recoveringSoon, apply(before(trustsSession))},
 		{"a second recovery keeps the incarnation of the first", "one-current-epoch", 47, recoveringTwice, apply(after(keepsSecond))},
 		{"a second recovery has the lineage of the first", "nothing-lost", 4, recoveringTwice, func(h *hooks) { h.sameLineage = true }},
 		{"a recovery leaves out what its node does not know to be committed", "nothing-lost", 55, recoveringCrowded, func(h *hooks) { h.dropsTail = true }},
@@ -74,7 +75,7 @@ func seededFaults() []seeded {
 		{"a device is free before it was reset", "device-single-holder", 1, withDevice, apply(freeAtOnce)},
 		{"a rule asks something outside the log", "same-state", 10, scenario.Taste{}, func(h *hooks) { h.apply = impure() }},
 		{"a disk loses what was synced", "nothing-lost", 2, scenario.Taste{}, func(h *hooks) { h.amnesia = 12 }},
-		{"an entry is acknowledged before it is on disk", "nothing-lost", 8, onlyPower, func(h *hooks) { h.ackFirst = true }},
+		{"an entry is acknowledged before it is on disk", "nothing-lost", 12, onlyPower, func(h *hooks) { h.ackFirst = true }},
 		{"an epoch resumes from leftovers", "committed-checkpoint-only", 1, scenario.Taste{}, apply(resumesLeftovers)},
 		{"an epoch restores a state that was not committed", "committed-checkpoint-only", 13, scenario.Taste{}, func(h *hooks) { h.bestGuess = true }},
 		{"a quarantined checkpoint is resumed from", "committed-checkpoint-only", 14, scenario.Taste{}, apply(after(resumesQuarantined))},
@@ -83,7 +84,7 @@ func seededFaults() []seeded {
 		{"pins of jobs that go on are let go", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.eagerUnpin = true }},
 		{"a copy is acknowledged before it is on disk", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.unsafeStore = true }},
 		{"an acknowledgement does not trim the outbox", "progress", 1, scenario.Taste{}, apply(keepsOutbox)},
-		{"a silence never ends a lease", "progress", 1, scenario.Taste{}, apply(neverExpires)},
+		{"a silence never ends a lease", "progress", 2, scenario.Taste{}, apply(neverExpires)},
 		{"a device is never reset", "progress", 1, scenario.Taste{}, func(h *hooks) { h.neverResets = true }},
 		{"a contact does not wake what waited for it", "progress", 1, onlyUplink, apply(after(neverGoesOn))},
 		{"a removed node's devices stay in the pool", "progress", 19, scenario.Taste{}, apply(after(staysMember))},
@@ -165,6 +166,8 @@ var (
 	revoked = scenario.Taste{Kinds: []string{"cut", "raise"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Longest: 25 * time.Second, Delegate: true, Adjust: protectsAlone}
 	// takenAway is protected work whose lease people revoke, from holders who may not hear of it.
 	takenAway = scenario.Taste{Kinds: []string{"revoke", "cut", "revoke"}, Calm: 5 * time.Second, TTL: 3 * time.Second, Longest: 20 * time.Second, Adjust: protects}
+	// copied is protected work on machines whose data dir somebody starts elsewhere.
+	copied = scenario.Taste{Kinds: []string{"copy"}, Calm: 8 * time.Second, TTL: 15 * time.Second, Longest: 4 * time.Second, Adjust: protects}
 	// shortened is protected work that goes on in place while the site's leases change.
 	shortened = scenario.Taste{Kinds: []string{"ttl", "cut"}, Calm: 5 * time.Second, TTL: 30 * time.Second, Longest: 30 * time.Second, Adjust: goesOnInPlace}
 	// hardEnds is delegated work that has a hard end before it can be done.
@@ -175,6 +178,9 @@ var (
 	mixed = scenario.Taste{Mixed: true, Persons: true, Kinds: []string{"revoke", "kill"}, Calm: 8 * time.Second}
 	// recovering are sites that lost all voters but one, and whose holders go on for a while.
 	recovering = scenario.Taste{Recover: true, Kinds: []string{"cut"}, Calm: 25 * time.Second, TTL: 3 * time.Second, Longest: 20 * time.Second, Adjust: outlives}
+	// recoveringSoon are the same with holders that go on for less long: more of their leases
+	// were given anew before the site is recovered from one that does not know.
+	recoveringSoon = scenario.Taste{Recover: true, Kinds: []string{"cut"}, Calm: 25 * time.Second, TTL: 3 * time.Second, Longest: 20 * time.Second, Adjust: outlivesShortly}
 	// queuing are the same with more work than the nodes can take at once.
 	queuing = scenario.Taste{Recover: true, Kinds: []string{"kill"}, Calm: 40 * time.Second, TTL: 3 * time.Second, Adjust: waits}
 	// recoveringFree are among them those whose work may be done twice.
@@ -226,6 +232,11 @@ func outlivesSaving(j *scenario.Job) {
 func restless(j *scenario.Job) {
 	goesOn(j)
 	j.Policy, j.Work, j.Every, j.Devices, j.Broken, j.Input = scenario.Policy{Name: "continuous"}, 50*time.Second, 0, 0, 0, false
+}
+
+func outlivesShortly(j *scenario.Job) {
+	outlives(j)
+	j.Policy.For = 8 * time.Second
 }
 
 func waits(j *scenario.Job) {

@@ -1,9 +1,11 @@
 package simulation
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -152,10 +154,33 @@ func (l *leadership) renew(r renewals, answer func(any)) {
 	})
 }
 
+// enter registers when this process has gone through its log, or after a while.
+func (n *node) enter() {
+	n.waitApplied(n.bootLast, formatWait, func() { n.register(0) })
+}
+
+// formatWait bounds how long a process waits to learn the format of its log.
+const formatWait = 30 * time.Second
+
+func (n *node) registration() site.Register {
+	b := site.Register{Runner: n.runner, Session: n.session, Version: "sim", Caps: n.facts, Formats: n.formats}
+	if n.state().Allows(site.FormatPlaces) && site.FormatPlaces <= n.reads() {
+		b.Place = cas.Sum(fmt.Appendf(nil, "%s of %s", n.dataDir, n.clk.BootID()))
+	}
+	return b
+}
+
+// tellPlace says where this process runs, once the log's format has room for it.
+func (n *node) tellPlace() {
+	m, ok := n.state().Members.Get(n.runner)
+	if b := n.registration(); ok && m.Session.ID == n.session && m.Session.Place != b.Place {
+		n.propose(n.name, b, proposeFor, nil)
+	}
+}
+
 // register announces this process until the site has it in the log, then renews.
 func (n *node) register(try int) {
-	body := site.Register{Runner: n.runner, Session: n.session, Version: "sim", Caps: n.facts, Formats: n.formats}
-	n.propose(n.name, body, proposeFor, func(r site.Reply, known bool) {
+	n.propose(n.name, n.registration(), proposeFor, func(r site.Reply, known bool) {
 		if known && r.Err() == nil {
 			n.renewLoop(0)
 			return
@@ -166,6 +191,7 @@ func (n *node) register(try int) {
 
 // renewLoop is the heartbeat, one at a time.
 func (n *node) renewLoop(fails int) {
+	n.tellPlace()
 	batch := n.book.ToRenew()
 	sent := n.clk.Now()
 	again := func(ok bool) {

@@ -74,6 +74,13 @@ func (w *network) uplink(by int) {
 
 func (w *network) healAll() { *w = network{s: w.s} }
 
+// send is a message of this node.
+func (n *node) send(to int, f func()) {
+	if !n.lost {
+		n.s.net.send(n.id, to, f)
+	}
+}
+
 // call is a request with an answer. serve runs at the destination and may answer
 // later; done runs here once, with ok false when no answer came in time. late, if set,
 // sees an answer that came after that.
@@ -83,7 +90,7 @@ func (n *node) call(to int, timeout time.Duration, serve func(dst *node, answer 
 	answer := func(v any) {
 		n.s.net.send(to, n.id, func() {
 			switch {
-			case n.life != life:
+			case n.life != life || n.lost:
 			case waiting:
 				waiting = false
 				done(v, true)
@@ -93,7 +100,7 @@ func (n *node) call(to int, timeout time.Duration, serve func(dst *node, answer 
 		})
 	}
 	w := n.world
-	n.s.net.send(n.id, to, func() {
+	n.send(to, func() {
 		if to == centralID {
 			serve(nil, answer)
 			return

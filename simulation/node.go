@@ -21,6 +21,7 @@ type node struct {
 
 	up       bool
 	gone     bool // removed by a person, for good
+	lost     bool // its data dir was copied: it is cut off, for good
 	paused   bool
 	asleep   bool
 	resuming bool     // a paused machine takes its first look
@@ -50,6 +51,7 @@ type node struct {
 	inherited map[forgeyard.JobID]lease.Lease // by a fault: the lease whose terms go on
 
 	// On disk.
+	dataDir   string // the file whose lock a process holds: a copy is another
 	disk      disk
 	spool     []*completion
 	witnessed []byte // the file
@@ -85,7 +87,7 @@ func (s *sim) boot() {
 		name := fmt.Sprintf("n%d", i+1)
 		ppm := s.rng.Int64N(9_600) - 4_800 // two clocks differ by less than the 10,000 that the site allows
 		c := &nodeClock{s: s, ppm: ppm, name: name, trusted: true}
-		n := &node{s: s, world: s.world, id: i, name: name, clk: c, hosted: map[forgeyard.DeviceID]*hosted{}, raftState: raftState{term: 1, voted: -1, leads: -1}}
+		n := &node{s: s, world: s.world, id: i, name: name, dataDir: name, clk: c, hosted: map[forgeyard.DeviceID]*hosted{}, raftState: raftState{term: 1, voted: -1, leads: -1}}
 		n.objects.of = map[forgeyard.Digest]*object{}
 		g.member[i], g.voter[i] = true, i < s.sc.Voters
 		n.groups = []groupAt{{0, g}}
@@ -175,7 +177,7 @@ func (n *node) start(power bool) {
 	n.after(time.Duration(n.s.rng.IntN(200))*time.Millisecond, n.raftLoop)
 	n.after(n.s.within(5*time.Second, 15*time.Second), n.upkeep)
 	n.nudge()
-	n.deliverSpooled(func() { n.register(0) })
+	n.deliverSpooled(n.enter)
 }
 
 // recall reads what an earlier process left beside the log.

@@ -568,7 +568,7 @@ func (n *node) confirm(done func(ok bool)) {
 // tell sends a message of the log. Nodes of two incarnations do not hear each other.
 func (n *node) tell(to int, f func(to *node)) {
 	w := n.world
-	n.s.net.send(n.id, to, func() {
+	n.send(to, func() {
 		if dst := n.s.nodes[to]; dst.world.lineage == w.lineage {
 			f(dst)
 		}

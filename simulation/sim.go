@@ -86,6 +86,7 @@ type sim struct {
 	count  int
 	ids    int // message ids, completions, manifests
 	nodes  []*node
+	ghosts []*node // machines whose data dir was copied to another, and which go on
 	net    *network
 	up     *central
 	world  *world  // of the newest incarnation
@@ -316,6 +317,7 @@ func (s *sim) heal() {
 	s.healing = true
 	s.trace("HEAL")
 	s.net.healAll()
+	s.exorcise()
 	s.up.heal()
 	for _, n := range s.nodes {
 		n.disk = disk{}

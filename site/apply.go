@@ -334,47 +334,49 @@ func (c *change) register(b Register) (Registered, error) {
 	case !b.Formats.Reads(c.LogFormat()):
 		return Registered{}, unreadable("register", b.Formats, c.LogFormat())
 	}
-	fresh := m.Session.ID != b.Session
+	before := m.Session
+	fresh := before.ID != b.Session
 	m.Caps, m.Digest, m.Addrs, m.Gossip = b.Caps, b.Digest, b.Addrs, b.Gossip
 	if b.Labels != nil {
 		m.Labels = b.Labels
 	}
-	if fresh {
-		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Step, Version: b.Version, Previous: m.Session.ID, Formats: b.Formats}
+	switch {
+	case fresh:
+		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Step, Version: b.Version, Previous: before.ID, Formats: b.Formats, Place: b.Place}
 		m.Silent = 0
+	case !b.Place.IsZero():
+		m.Session.Place = b.Place // it began when the log's format had no room for it
 	}
 	c.Members = c.Members.Put(b.Runner, m)
 	var r Registered
 	if fresh {
-		r.Abandon = c.supersede(b.Runner, b.Session)
+		r.Abandon = c.supersede(m, before)
 		c.note("session", "%s registered session %s", m.Name, forgeyard.Short(b.Session))
 	}
 	c.declareDevices(m)
 	return r, nil
 }
 
-// supersede ends every lease that an older session of the runner holds. Whoever
-// registered has already killed what that session ran, so nothing is in doubt.
-func (c *change) supersede(r forgeyard.RunnerID, session forgeyard.SessionID) []forgeyard.LeaseID {
+// supersede ends every lease that an older session of the member holds: nothing commits
+// under it any more. Whoever registered has killed what an earlier process left where it
+// runs. If that is not where the holder ran (a copied data dir, another boot), the holder
+// may still act: work for which that matters is unknown until it has certainly stopped.
+func (c *change) supersede(m Member, before Session) []forgeyard.LeaseID {
 	var gone []forgeyard.LeaseID
 	for id := range c.Open.All() {
 		j, _ := c.Jobs.Get(id)
 		a := j.Lease.Authority
-		if a.Runner != r || a.Session == session || j.Status.Terminal() {
+		if a.Runner != m.Runner || a.Session == m.Session.ID || j.Status.Terminal() {
 			continue
 		}
-		if j.Lease.Live() {
+		free := c.isDead(a.Session, before, m.Session) || !j.waitsForCertain()
+		switch {
+		case j.Lease.Live():
 			gone = append(gone, a.Lease)
-			begun := j.Lease.State == lease.Accepted
-			c.endLease(&j, lease.EndSuperseded, "its process restarted")
-			if begun {
-				c.interrupted(&j, job.RunnerLost, "the runner's process restarted")
-			} else {
-				c.requeue(&j, "the runner's process restarted before it took the offer")
-			}
-		} else if j.Status == job.Unknown {
+			c.endSuperseded(&j, free)
+		case j.Status == job.Unknown:
 			gone = append(gone, a.Lease)
-			if j.lastGranted() {
+			if free && j.lastGranted() {
 				j.Certain = true
 				c.settleUnknown(&j)
 			}
@@ -383,6 +385,39 @@ func (c *change) supersede(r forgeyard.RunnerID, session forgeyard.SessionID) []
 	}
 	return gone
 }
+
+// endSuperseded ends a live lease of an earlier session. free: the job may go on at once.
+func (c *change) endSuperseded(j *Job, free bool) {
+	begun := j.Lease.State == lease.Accepted
+	if !begun || free {
+		c.endLease(j, lease.EndSuperseded, "its process restarted")
+	} else {
+		c.endLease(j, lease.EndSuperseded, "another process registered as its runner")
+	}
+	switch {
+	case !begun:
+		c.requeue(j, "the runner's process restarted before it took the offer")
+	case free:
+		c.interrupted(j, job.RunnerLost, "the runner's process restarted")
+	default:
+		j.Interruptions++
+		c.doubt(j, "another process registered as its runner, and the one before may still run")
+	}
+}
+
+// isDead reports whether the process of a session has surely ended, now that another
+// registered after the one before: where both name the same place, and for no session that
+// was superseded earlier, of which only its own deadline is known.
+func (c *change) isDead(id forgeyard.SessionID, before, now Session) bool {
+	if !c.Allows(FormatPlaces) {
+		return true // programs of format 1 take whoever registers for the proof
+	}
+	return id == before.ID && !now.Place.IsZero() && now.Place == before.Place
+}
+
+// waitsForCertain reports whether it matters for the job that its last holder may still act:
+// others must not, or somebody was told that nothing runs once it is cancelled.
+func (j Job) waitsForCertain() bool { return j.Lease.WaitsForCertain() || j.CancelAt != 0 }
 
 func (c *change) memberSet(b MemberSet) error {
 	m, ok := c.Members.Get(b.Runner)

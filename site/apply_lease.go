@@ -131,7 +131,8 @@ func (c *change) terms() lease.Terms {
 
 // current returns the job if the authority is its current one and the lease can
 // still be acted under. grace also admits a lease that ended by silence while no
-// newer epoch was granted: what was finished under the current fence is not lost.
+// newer epoch was granted and no newer process registered: what was finished under the
+// current fence is not lost.
 func (c *change) current(op string, a forgeyard.Authority, grace bool) (Job, error) {
 	j, err := c.jobByID(op, a.Job)
 	if err != nil {
@@ -143,7 +144,11 @@ func (c *change) current(op string, a forgeyard.Authority, grace bool) (Job, err
 	if a.Fence.Term != j.Term || a.Fence.Incarnation != c.Incarnation {
 		return j, forgeyard.Errorf(op, forgeyard.Stale, "fence is %s, the job is now of term %d, incarnation %d", a.Fence, j.Term, c.Incarnation)
 	}
-	if j.Lease.Live() || (grace && j.Status == job.Unknown && j.Lease.Reason == lease.EndExpired) {
+	silent := grace && j.Status == job.Unknown && j.Lease.Reason == lease.EndExpired
+	if m, _ := c.Members.Get(a.Runner); silent && m.Session.ID != a.Session {
+		return j, forgeyard.Errorf(op, forgeyard.Stale, "session %s was superseded by %s", forgeyard.Short(a.Session), forgeyard.Short(m.Session.ID))
+	}
+	if j.Lease.Live() || silent {
 		return j, nil
 	}
 	return j, forgeyard.Errorf(op, forgeyard.Stale, "lease %s ended: %s", a.Lease, j.Lease.Reason)

@@ -84,10 +84,15 @@ func (c *change) revoke(b Revoke) error {
 func (c *change) takeAway(j *Job, detail, reason string) {
 	acting := j.Lease.State == lease.Accepted || (j.Status == job.Unknown && !j.Certain)
 	c.endLease(j, lease.EndRevoked, detail)
-	if !acting || !(j.Lease.WaitsForCertain() || j.CancelAt != 0) {
+	if !acting || !j.waitsForCertain() {
 		c.requeue(j, reason)
 		return
 	}
+	c.doubt(j, reason)
+}
+
+// doubt makes an execution unknown whose lease has ended while its holder may still act.
+func (c *change) doubt(j *Job, reason string) {
 	c.releaseDevices(j)
 	j.Status, j.Phase, j.Certain, j.Reason, j.StopKind, j.StopReason = job.Unknown, job.PhaseUnknown, false, forgeyard.Clip(reason, 300), "", ""
 	c.moveRun(*j, "unknown: "+j.Reason)

@@ -119,7 +119,7 @@ type Joined struct {
 
 // Register records a new session of a member, with what the machine is. The
 // session that was there before is superseded at once (E09). Its proposer has
-// killed what the old process left, by pid and birth time, before it asks.
+// killed what an old process left here, by pid and birth time, before it asks.
 type Register struct {
 	Runner  forgeyard.RunnerID  `cbor:"1,keyasint"`
 	Session forgeyard.SessionID `cbor:"2,keyasint"`
@@ -130,6 +130,10 @@ type Register struct {
 	Labels  map[string]string   `cbor:"7,keyasint,omitempty"`
 	Digest  forgeyard.Digest    `cbor:"8,keyasint,omitzero"` // of Caps, as the runner computed it
 	Formats FormatRange         `cbor:"9,keyasint,omitzero"` // of the log, that its program reads
+	// Place is where the process runs: two processes that name the same place never run at
+	// the same time, so that the later one is the end of the earlier. Zero: it cannot tell.
+	// Of log format 2.
+	Place forgeyard.Digest `cbor:"10,keyasint,omitzero"`
 }
 
 // Registered is Register's reply: what to do with each attempt of before (07§108).

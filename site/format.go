@@ -16,7 +16,7 @@ import (
 //
 //	1   kinds of commands up to 31, one command an entry
 //	2   whatever a program of this format writes besides: later kinds, entries that hold
-//	    many commands, and packed snapshots
+//	    many commands, packed snapshots, and where a session runs
 type Format uint16
 
 // The formats that this program reads, and the newest that it can write. FormatNow may
@@ -36,6 +36,9 @@ const (
 	FormatRuns Format = 2
 	// FormatPacked is the first in which a snapshot is packed.
 	FormatPacked Format = 2
+	// FormatPlaces is the first in which a session says where it runs, and only one of the
+	// same place is the certain end of the session before.
+	FormatPlaces Format = 2
 )
 
 // FormatRange is what one program reads; zero is a program that knew only the first.
@@ -70,7 +73,7 @@ func FormatOf(b Body) Format {
 
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
-// an execution.
+// an execution, where a process runs.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
@@ -79,6 +82,8 @@ func says(b Body) bool {
 	switch b := b.(type) {
 	case UplinkObserve:
 		return b.Daemon != 0
+	case Register:
+		return !b.Place.IsZero()
 	case Submit:
 		return b.Via != "" || later(b.Spec)
 	case Checkpoint:

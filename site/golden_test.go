@@ -42,7 +42,7 @@ func TestLaterCommands(t *testing.T) {
 		today = append(today, golden.Row{Name: fmt.Sprintf("%d-%s", k, reflect.TypeOf(b).Name()), Bytes: c.Encode()})
 	}
 	var r Register
-	golden.Fill(t, &r)
+	golden.Fill(t, &r, latest...)
 	add(kindRegister, r)
 	for k := kindResume + 1; int(k) <= len(decoders); k++ {
 		zero, err := decodeBody(k, []byte{0xa0})
@@ -68,8 +68,35 @@ func TestLaterCommands(t *testing.T) {
 // nothing, so that what a site wrote before them keeps its bytes. Whole they are held by
 // TestLaterFields.
 var later = []string{
-	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
+	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "image.Names",
+}
+
+// latest are fields that came after the others of later; TestPlaces holds them.
+var latest = []string{"Register.Place", "Session.Place"}
+
+// TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
+// packed.
+func TestPlaces(t *testing.T) {
+	var r Register
+	golden.Fill(t, &r)
+	im := image{Format: snapshotFormat, Log: FormatPlaces}
+	golden.Fill(t, &im.Members)
+	cmd := Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: r}.Encode()
+	s, err := DecodeState(cborx.Marshal(im))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := golden.Rows(t, "testdata/places.hex", []golden.Row{{Name: "Register", Bytes: cmd}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}})
+	if c, err := Decode(rows[0].Bytes); err != nil || !reflect.DeepEqual(c.Body, r) {
+		t.Errorf("%v: %+v", err, c.Body)
+	}
+	for _, row := range rows[1:] {
+		back, err := DecodeState(row.Bytes)
+		if err != nil || !reflect.DeepEqual(back.image().Members, im.Members) {
+			t.Errorf("%s: a field was lost on the way: %v", row.Name, err)
+		}
+	}
 }
 
 // told are those that came with runs of every kind: what is packed had none of them either.
@@ -81,7 +108,7 @@ func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
 	golden.Fill(t, &given)
-	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)
@@ -190,7 +217,7 @@ func TestLaterSnapshot(t *testing.T) {
 // neither's bytes.
 func TestPackedSnapshot(t *testing.T) {
 	var im image
-	golden.Fill(t, &im, told...)
+	golden.Fill(t, &im, slices.Concat(told, latest)...)
 	im.Format, im.Log, im.Step = snapshotFormat, FormatPacked, im.Index+1
 	im.Events[0].Run = im.Runs[0].ID
 	im.Requests[0].Reply.Reply.Value = cborx.RawMessage{0x01}

@@ -112,6 +112,7 @@ type Session struct {
 	// Previous was superseded by this one: it never comes back (E09).
 	Previous forgeyard.SessionID `cbor:"5,keyasint,omitempty"`
 	Formats  FormatRange         `cbor:"6,keyasint,omitzero"` // of the log, that this process reads
+	Place    forgeyard.Digest    `cbor:"7,keyasint,omitzero"` // see Register.Place
 }
 
 // Token is a join token; the log knows only the hash of its secret.

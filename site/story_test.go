@@ -454,6 +454,9 @@ func (s *story) body() Body {
 		return Join{Token: forgeyard.TokenID(s.arg("token", "T")), Hash: secret, Peer: s.arg("peer", "peer"), Name: s.arg("name", "n2")}
 	case "register":
 		b := Register{Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", "")), Version: "1", Formats: FormatRange{Max: Format(s.num("reads", 0))}}
+		if place := s.arg("place", ""); place != "" {
+			b.Place = cas.Sum([]byte(place))
+		}
 		if s.td.HasArg("removed") {
 			b.Runner = "nobody"
 		}

@@ -43,6 +43,7 @@ func Draw(seed uint64, t Taste) Scenario {
 	d.people()
 	d.settings(seed)
 	d.again(seed)
+	d.copies(seed)
 	d.damages()
 	return d.s
 }
@@ -276,6 +277,19 @@ func (d *drawer) again(seed uint64) {
 			d.s.Damage = append(d.s.Damage, cut)
 		}
 		d.s.Damage = append(d.s.Damage, second)
+	}
+}
+
+// copies draws data dirs that somebody copies to another machine, by dice of its own.
+func (d *drawer) copies(seed uint64) {
+	if len(d.t.Kinds) > 0 && !d.t.Persons {
+		return
+	}
+	own := drawer{r: rand.New(rand.NewPCG(seed, 0x636f70696573))}
+	for own.chance(200) {
+		d.s.Damage = append(d.s.Damage, Damage{
+			Kind: "copy", At: own.within(d.s.Length/6, d.s.Length), Node: 1 + own.r.IntN(d.s.Nodes), For: own.within(200*time.Millisecond, 10*time.Second),
+		})
 	}
 }
 

@@ -146,6 +146,7 @@ var kinds = map[string]kind{
 	"cancel":     {job: true, words: []string{"force"}},                                              // a person cancels
 	"revoke":     {job: true, words: []string{"security"}},                                           // a person takes the lease
 	"disable":    {node: true},                                                                       // a runner, until the heal
+	"copy":       {node: true, lasts: true},                                                          // its data dir begins on another machine after that, while the first one, cut off, goes on
 	"upgrade":    {node: true, lasts: true},                                                          // its program ends, and a newer one begins after that
 	"drain":      {node: true, words: []string{"cancel"}},                                            // until the heal
 	"remove":     {node: true},                                                                       // for good, once its leases have ended

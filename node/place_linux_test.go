@@ -1,0 +1,59 @@
+package node
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// E09: a process that is started again in the same data dir names the same place as the one
+// before; a copy of the data dir, another boot, or a boot that is not known does not.
+func TestPlaceOfADataDir(t *testing.T) {
+	open := func(path string) *dataDir {
+		d, err := openDataDir(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	first, second := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	d := open(first)
+	was := d.place("boot-1")
+	if was.IsZero() || d.place("boot-1") != was {
+		t.Fatalf("%s, then %s", was, d.place("boot-1"))
+	}
+	if d.place("boot-2") == was || !d.place("").IsZero() {
+		t.Error("another boot, or none that is known, is the same place")
+	}
+	if out, err := exec.Command("cp", "-a", first, second).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c := open(second) // while the first one runs
+	if c.place("boot-1") == was {
+		t.Error("a copy is the same place")
+	}
+	for _, x := range []*dataDir{c, d} {
+		if err := x.close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := open(first)
+	if again.place("boot-1") != was {
+		t.Error("a process that is started again is elsewhere")
+	}
+	if err := again.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(first, fileLock)); err != nil { // as a restore of files does
+		t.Fatal(err)
+	}
+	keep, err := os.Create(filepath.Join(first, "keeps the number of the file that was removed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keep.Close()
+	if last := open(first); last.place("boot-1") == was {
+		t.Error("a lock file that was made anew is the same place")
+	}
+}
