@@ -195,12 +195,36 @@ func metric(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	re, err := regexp.Compile("(?m)^" + args[1] + "$")
 	ts.Check(err)
-	r, err := http.Get("http://" + ts.Getenv(args[0]+"_http") + "/metrics")
+	if b := metricsOf(ts, args[0]); re.Match(b) == neg {
+		ts.Fatalf("%s: %v in\n%s", args[1], !neg, b)
+	}
+}
+
+func metricsOf(ts *testscript.TestScript, name string) []byte {
+	r, err := http.Get("http://" + ts.Getenv(name+"_http") + "/metrics")
 	ts.Check(err)
 	b, err := io.ReadAll(r.Body)
 	ts.Check(errors.Join(err, r.Body.Close()))
-	if re.Match(b) == neg {
-		ts.Fatalf("%s: %v in\n%s", args[1], !neg, b)
+	return b
+}
+
+// waitMetric asks until there is such a line.
+func waitMetric(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: wait-metric DURATION NAME REGEXP")
+	}
+	limit, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	re, err := regexp.Compile("(?m)^" + args[2] + "$")
+	ts.Check(err)
+	for end := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
+		b := metricsOf(ts, args[1])
+		if re.Match(b) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("no %s after %s in\n%s", args[2], limit, b)
+		}
 	}
 }
 

@@ -138,7 +138,7 @@ func TestStories(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "pause": pause, "resume": resume, "gone": gone, "lives": processLives, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
 			"json": jsonIs, "keep": keep, "wait-json": waitJSON, "expand": expandFile, "pty": openPTY, "tmpfs": mountTmpfs, "fill": fill, "log": logSays,
-			"keepline": keepLine, "forge": forge, "wait-text": waitText, "watch": watch, "said": said, "interrupt": interrupt, "ended": endedBy, "same": sameBytes,
+			"keepline": keepLine, "forge": forge, "wait-text": waitText, "wait-metric": waitMetric, "watch": watch, "said": said, "interrupt": interrupt, "ended": endedBy, "same": sameBytes,
 			"died": died, "damage": damage, "cut": cut, "reapi": reapi,
 		},
 	})

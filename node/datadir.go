@@ -20,6 +20,7 @@ const (
 	dirWorkspaces  = "workspaces"
 	dirSpool       = "spool"
 	dirLayers      = "layers"
+	fileScrub      = "scrub"
 	dirAgent       = "agent"
 	dirDevices     = "devices"
 	dirUploads     = "uploads" // of the build cache, on their way

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/forgeyard/forgeyard-node/cas/layer"
+	"github.com/forgeyard/forgeyard-node/cas/scrub"
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
@@ -23,7 +24,6 @@ type metrics struct {
 	active, casBytes, spoolBytes, uplinkUsed, outbox  prometheus.Gauge
 	allowance, left, ready, silent                    prometheus.Gauge
 	accepted, reconnects, badPeers, checkpoints       prometheus.Counter
-	casDamaged                                        prometheus.Counter
 	cleanupFailures, entries                          prometheus.Counter
 	linkFailures                                      prometheus.Counter
 	renewalTook, renewalLate                          prometheus.Histogram
@@ -72,7 +72,6 @@ func newMetrics(n *Node) *metrics {
 		renewalLate:     seconds("renewal_delay_seconds", "How late a heartbeat was sent, by this machine's own doing."),
 		renewals:        vec("lease_renewals_total", "Lease renewals that this node answered as leader, by answer.", "answer"),
 		badPeers:        counter("cas_bad_peer_total", "Times that a peer offered content which does not match its name."),
-		casDamaged:      counter("cas_damaged_total", "Stored objects that a verification found damaged, and set aside."),
 		checkpoints:     counter("checkpoint_committed_total", "Checkpoints of this node that the log took."),
 		cleanupFailures: counter("agent_workspace_cleanup_failures_total", "Workspaces that could not be cleaned."),
 		entries:         counter("log_entries_applied_total", "Commands applied."),
@@ -123,6 +122,7 @@ func registerLive(r *prometheus.Registry, n *Node) {
 		return 0
 	}))
 	n.layerMetrics(r)
+	n.scrubMetrics(r)
 	n.batchMetrics(r)
 	n.exchangeMetrics(r)
 	n.siteMetrics(r)
@@ -231,4 +231,30 @@ func (m *metrics) sample(ctx context.Context, n *Node) {
 		m.casBytes.Set(float64(u.Bytes))
 	}
 	m.spoolBytes.Set(float64(n.spoolBytes()))
+}
+
+// scrubMetrics tell when the store was read through and what came of it.
+func (n *Node) scrubMetrics(r *prometheus.Registry) {
+	for name, of := range map[string]func(scrub.Status) int64{
+		"cas_scrub_read_bytes_total": func(s scrub.Status) int64 { return s.Read },
+		"cas_damaged_total":          func(s scrub.Status) int64 { return s.Damaged },
+		"cas_healed_total":           func(s scrub.Status) int64 { return s.Healed },
+	} {
+		help := map[string]string{
+			"cas_scrub_read_bytes_total": "Bytes of the store that were read again, to see whether they are right.",
+			"cas_damaged_total":          "Stored objects that a verification found damaged, and set aside.",
+			"cas_healed_total":           "Damaged objects that the scrub fetched again from peers.",
+		}[name]
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "forgeyard", Name: name, Help: help}, func() float64 { return float64(of(n.scrub.Status())) }))
+	}
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "cas_lost_objects", Help: "Damaged objects that no peer had when they were last asked for."},
+		func() float64 { return float64(len(n.scrub.Status().Lost)) }))
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "cas_scrub_age_seconds", Help: "Time since all of the store was read through; -1: it never was."},
+		func() float64 {
+			s := n.scrub.Status()
+			if s.Last.IsZero() {
+				return -1
+			}
+			return n.clock.Wall().Sub(s.Last).Seconds()
+		}))
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	"github.com/forgeyard/forgeyard-node/cas/layer"
 	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
+	"github.com/forgeyard/forgeyard-node/cas/scrub"
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/devices/supervisor"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
@@ -86,6 +87,7 @@ type Node struct {
 	group     *consensus.Group
 	proposer  *replica.Proposer
 	exchange  *caspeer.Exchange
+	scrub     *scrub.Scrubber
 	cache     *cacheapi.Cache // nil: it is off
 	peers     *peers
 	executors map[job.Sandbox]executor.Executor
@@ -231,7 +233,7 @@ func (n *Node) openStore(_ context.Context, c *closers) error {
 	}
 	n.store = s
 	c.add(s.Close)
-	return nil
+	return n.openScrub()
 }
 
 // serve runs the loops until ctx ends or one of them fails.
@@ -248,6 +250,7 @@ func (n *Node) serve(ctx context.Context) error {
 	g.Go(func() error { return n.agentLoop(run) })
 	g.Go(func() error { return n.sessionLoop(run) })
 	g.Go(func() error { return n.cacheLoop(run) })
+	g.Go(func() error { n.scrub.Run(run); return nil })
 	n.setState(StateConnecting)
 	if n.cfg.Ready != nil {
 		n.cfg.Ready(n)

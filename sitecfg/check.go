@@ -227,6 +227,10 @@ func (c *check) limits(n Node) {
 	c.size("limits.reserve.disk", n.Limits.Reserve.Disk, 0, maxBytes)
 	c.size("cas.limit", n.CAS.Limit, 0, maxBytes)
 	c.size("cas.reserve", n.CAS.Reserve, 0, maxBytes)
+	if n.CAS.ScrubEvery != 0 {
+		c.span("cas.scrub_every", n.CAS.ScrubEvery, time.Hour, maxKeep)
+	}
+	c.size("cas.scrub_rate", n.CAS.ScrubRate, minScrub, maxBytes)
 	c.size("spool.limit", n.Spool.Limit, minSpool, maxBytes)
 }
 

@@ -13,6 +13,7 @@ const (
 	maxPath       = 1024
 	maxDevices    = 256
 	maxKeep       = 365 * 24 * time.Hour
+	minScrub      = 64 << 10 // bytes a second: 5 GiB a day
 	maxBackoff    = 10 * time.Minute
 	minCacheKeep  = time.Minute
 	maxCacheKeep  = 23 * time.Hour // what the store keeps without a pin, less the grain of the cache

@@ -119,6 +119,12 @@ type CASConfig struct {
 	// Reserve is the free space below which the store takes no more. Default 0: 2 % of
 	// the disk, at most 256MiB.
 	Reserve Size `yaml:"reserve"`
+	// ScrubEvery is how long after all stored bytes were read they are read again. Default
+	// 168h; 0: only when asked for. Longer, and a copy that rotted may be the last one.
+	ScrubEvery time.Duration `yaml:"scrub_every"`
+	// ScrubRate bounds that reading, in bytes a second. Default 32MiB; a quarter of it while
+	// jobs run. Too low for the store, and doctor says that the reading is overdue.
+	ScrubRate Size `yaml:"scrub_rate"`
 }
 
 // CacheOff is the listen address of a cache API that is off.
@@ -257,6 +263,7 @@ func DefaultNode() Node {
 		Executors: []string{job.HarnessSandbox},
 		Process:   ProcessConfig{UID: nobody, GID: nobody},
 		Limits:    LimitsConfig{MaxJobs: 4, Layers: 8 << 30, Reserve: ReserveConfig{Memory: 256 << 20, Disk: 1 << 30}},
+		CAS:       CASConfig{ScrubEvery: 7 * 24 * time.Hour, ScrubRate: 32 << 20},
 		CacheAPI:  CacheAPIConfig{Listen: CacheOff, Peers: true, Keep: 12 * time.Hour, ForgetAfter: 30 * 24 * time.Hour, MaxNames: 1_000_000},
 		Spool:     SpoolConfig{Limit: 1 << 30},
 		Policy:    PolicyConfig{Network: job.NetworkNone},

@@ -3,6 +3,7 @@ package disk
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -86,6 +87,23 @@ type Gone struct {
 // String says it to a person.
 func (g Gone) String() string {
 	return fmt.Sprintf("%s, at %s; last used %s", g.Why, g.At.Format(time.RFC3339), g.Used.Format("2006-01-02 15:00"))
+}
+
+// Lost names up to most objects, in the order of the names and after one, that were damaged
+// and set aside, and that nobody has brought again since, for as long as that is remembered.
+func (s *Store) Lost(ctx context.Context, after forgeyard.Digest, most int) (out []forgeyard.Digest, err error) {
+	var from []byte
+	if !after.IsZero() {
+		from = after[:]
+	}
+	err = s.rows(tGone, nil, from, func(k, v []byte) bool {
+		var d forgeyard.Digest
+		if t, ok := decodeGone(v); ok && t.Why == goneDamaged && copy(d[:], k) == len(k) && d != after && !s.present(d) {
+			out = append(out, d)
+		}
+		return len(out) < most && ctx.Err() == nil
+	})
+	return out, s.fail("cas lost", errors.Join(err, ctx.Err()))
 }
 
 // Gone answers for an object that is not here. ok is false when it never was, or when

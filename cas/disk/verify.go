@@ -24,21 +24,12 @@ type Checked struct {
 // reads at most rate bytes a second, 0: as fast as the disk; it stops no reader and no
 // writer. told hears how far it is, after each page of objects; nil: nobody does.
 func (s *Store) Verify(ctx context.Context, rate int64, told func(Checked)) (Checked, error) {
-	const op = "cas verify"
 	var c Checked
 	pace := pacer{s: s, rate: rate, began: s.cfg.Clock.Now()}
 	for after := []byte(nil); ; {
-		page, last, err := s.objectsFrom(after, gcPage)
+		last, err := s.verifyPage(ctx, after, gcPage, pace.wait, &c)
 		if err != nil {
-			return c, s.fail(op, err)
-		}
-		for _, v := range page {
-			if err := s.verifyOne(ctx, op, v, &c); err != nil {
-				return c, err
-			}
-			if err := pace.wait(ctx, c.Bytes); err != nil {
-				return c, s.fail(op, err)
-			}
+			return c, err
 		}
 		if told != nil {
 			told(c)
@@ -50,13 +41,43 @@ func (s *Store) Verify(ctx context.Context, rate int64, told func(Checked)) (Che
 	}
 }
 
-func (s *Store) verifyOne(ctx context.Context, op string, v victim, c *Checked) error {
+// Pace is told of bytes that were read, and returns when more may be.
+type Pace func(ctx context.Context, n int64) error
+
+// VerifySome is Verify of up to most objects, those whose names come after one. It tells
+// the last name that it looked at; done: there are no more.
+func (s *Store) VerifySome(ctx context.Context, after forgeyard.Digest, most int, pace Pace) (c Checked, last forgeyard.Digest, done bool, err error) {
+	var from []byte
+	if !after.IsZero() {
+		from = after[:]
+	}
+	end, err := s.verifyPage(ctx, from, most, pace, &c)
+	copy(last[:], end)
+	return c, last, err == nil && end == nil, err
+}
+
+// verifyPage reads one page of objects; nil: there are no more.
+func (s *Store) verifyPage(ctx context.Context, after []byte, most int, pace Pace, c *Checked) (last []byte, err error) {
+	const op = "cas verify"
+	page, last, err := s.objectsFrom(after, most)
+	if err != nil {
+		return nil, s.fail(op, err)
+	}
+	for _, v := range page {
+		if err := s.verifyOne(ctx, op, v, pace, c); err != nil {
+			return nil, s.fail(op, err)
+		}
+	}
+	return last, nil
+}
+
+func (s *Store) verifyOne(ctx context.Context, op string, v victim, pace Pace, c *Checked) error {
 	release, dying := s.claim("", v.digest)
 	defer release()
 	if dying {
 		return nil
 	}
-	err := s.look(ctx, op, v.digest)
+	err := s.look(ctx, op, v.digest, pace)
 	c.Objects, c.Bytes = c.Objects+1, c.Bytes+v.rec.Size
 	switch forgeyard.KindOf(err) {
 	case forgeyard.Corrupt:
@@ -72,24 +93,38 @@ func (s *Store) verifyOne(ctx context.Context, op string, v victim, c *Checked) 
 }
 
 // look reads one object, whatever was seen of it before.
-func (s *Store) look(ctx context.Context, op string, d forgeyard.Digest) error {
+func (s *Store) look(ctx context.Context, op string, d forgeyard.Digest, pace Pace) error {
 	f, r, err := s.openBlob(ctx, op, d)
 	if err != nil {
 		return err
 	}
 	if r.Inline {
-		_, err := s.inline(op, d, r)
-		return err
+		if _, err := s.inline(op, d, r); err != nil {
+			return err
+		}
+		return pace(ctx, r.Size)
 	}
 	defer closeQuiet(f)
-	got, err := hashFile(ctx, f)
-	if err != nil {
+	h := cas.NewHasher()
+	if err := copyTo(ctx, paced{ctx, h, pace}, f); err != nil {
 		return s.fail(op, err)
 	}
-	if got != d {
+	if h.Sum() != d {
 		return s.corrupt(op, d, r.Gen, "the bytes do not match the name")
 	}
 	return nil
+}
+
+// paced writes no faster than its pace.
+type paced struct {
+	ctx  context.Context
+	h    *cas.Hasher
+	pace Pace
+}
+
+func (p paced) Write(b []byte) (int, error) {
+	n, _ := p.h.Write(b) // a hasher never fails
+	return n, p.pace(p.ctx, int64(n))
 }
 
 // pacer holds work back to a rate.
@@ -97,13 +132,15 @@ type pacer struct {
 	s     *Store
 	rate  int64
 	began forgeyard.Instant
+	done  int64
 }
 
-func (p pacer) wait(ctx context.Context, done int64) error {
+func (p *pacer) wait(ctx context.Context, n int64) error {
+	p.done += n
 	if p.rate <= 0 {
 		return ctx.Err()
 	}
-	ahead := time.Duration(float64(done)/float64(p.rate)*float64(time.Second)) - p.s.cfg.Clock.Now().Sub(p.began)
+	ahead := time.Duration(float64(p.done)/float64(p.rate)*float64(time.Second)) - p.s.cfg.Clock.Now().Sub(p.began)
 	if ahead <= 0 {
 		return ctx.Err()
 	}

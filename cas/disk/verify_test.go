@@ -2,6 +2,8 @@ package disk_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -197,5 +199,51 @@ func TestTombstoneGoesWithAPut(t *testing.T) {
 	castest.Put(t, s, b)
 	if g, ok := s.Gone(ref.Digest); ok {
 		t.Fatalf("%+v of what is here", g)
+	}
+}
+
+// A store is read in steps, each object once, and the pace is told of every byte, in
+// pieces; what was set aside is lost until somebody brings it again.
+func TestVerifySome(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, disk.Config{Dir: dir, NoSync: true})
+	var refs []cas.Ref
+	for i := range 20 {
+		refs = append(refs, castest.Put(t, s, castest.Bytes(uint64(i), []int{50, 50_000, 3 * cas.BlockSize}[i%3])))
+	}
+	u, err := s.Usage(ctx)
+	must(t, err)
+	damage(t, blobFile(t, dir, refs[2].Digest), flip(70))
+	damage(t, blobFile(t, dir, refs[4].Digest), flip(70))
+	var paced, biggest int64
+	pace := func(_ context.Context, n int64) error { paced, biggest = paced+n, max(biggest, n); return nil }
+	var sum disk.Checked
+	steps := 0
+	for after, done := (forgeyard.Digest{}), false; !done; steps++ {
+		var c disk.Checked
+		c, after, done, err = s.VerifySome(ctx, after, 7, pace)
+		must(t, err)
+		if c.Objects > 7 {
+			t.Fatalf("%d objects in a step", c.Objects)
+		}
+		sum.Objects, sum.Bytes, sum.Damaged = sum.Objects+c.Objects, sum.Bytes+c.Bytes, append(sum.Damaged, c.Damaged...)
+	}
+	if sum.Objects != u.Objects || sum.Bytes != u.Bytes || paced != u.Bytes || biggest > cas.BlockSize || steps != int(u.Objects+6)/7 || len(sum.Damaged) != 2 {
+		t.Fatalf("%+v, paced %d, at most %d, %d steps, %+v", sum, paced, biggest, steps, u)
+	}
+	lost, err := s.Lost(ctx, forgeyard.Digest{}, 10)
+	if err != nil || len(lost) != 2 {
+		t.Fatalf("%v %v", lost, err)
+	}
+	if next, err := s.Lost(ctx, lost[0], 10); err != nil || len(next) != 1 || next[0] != lost[1] {
+		t.Fatalf("after the first: %v %v", next, err)
+	}
+	castest.Put(t, s, castest.Bytes(2, 3*cas.BlockSize))
+	if lost, err = s.Lost(ctx, forgeyard.Digest{}, 10); err != nil || len(lost) != 1 || lost[0] != refs[4].Digest {
+		t.Fatalf("%v %v", lost, err)
+	}
+	stop := errors.New("enough")
+	if _, _, _, err := s.VerifySome(ctx, forgeyard.Digest{}, 7, func(context.Context, int64) error { return stop }); !errors.Is(err, stop) {
+		t.Fatalf("cannot be stopped: %v", err)
 	}
 }

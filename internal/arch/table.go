@@ -46,6 +46,7 @@ var table = []line{
 	{dir: "cas/peer"},
 	{dir: "cas/tree"},
 	{dir: "cas/layer"},
+	{dir: "cas/scrub"},
 	{dir: "cas/remote"},
 	{dir: "cas/bundle"},
 	{dir: "cas/cacheapi"},
