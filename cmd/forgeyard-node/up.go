@@ -18,6 +18,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
+	"github.com/forgeyard/forgeyard-node/internal/heap"
 	"github.com/forgeyard/forgeyard-node/node"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -79,6 +80,7 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 	})
 	log := a.logger(s.Log)
 	defer noteHangup(log)()
+	heap.Leave(heap.Room)
 	var unsaid error
 	err = node.Run(ctx, node.Config{
 		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: log, Helper: findHelper(), Keeper: ownProgram(), Own: ownProgram(),

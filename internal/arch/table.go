@@ -26,6 +26,7 @@ var table = []line{
 	{dir: "internal/strictyaml", pure: true},
 	{dir: "internal/clock"},
 	{dir: "internal/durable"},
+	{dir: "internal/heap", only: []string{}},
 	{dir: "internal/golden", only: []string{}},
 	{dir: "internal/needs", only: []string{}},
 	{dir: "internal/arch", only: []string{}},

@@ -20,6 +20,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/bench/rpc"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/internal/heap"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/node/leading"
 	"github.com/forgeyard/forgeyard-node/node/replica"
@@ -63,6 +64,7 @@ type trioServer struct {
 
 // runTrioNode is the process. It ends when it is killed.
 func runTrioNode(ctx context.Context, raw string) error {
+	heap.Leave(heap.Room) // as a node does
 	s := &trioServer{replica: replica.New(), client: &http.Client{}}
 	if err := json.Unmarshal([]byte(raw), &s.cfg); err != nil {
 		return err
