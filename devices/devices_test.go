@@ -239,3 +239,55 @@ func FuzzDecodeDevice(f *testing.F) {
 		}
 	})
 }
+
+// E31 for devices: when a part of the log is lost, nobody gets a device before it was
+// cleaned, whatever this state knows of it: it may have been free, held or in quarantine
+// when the backup was made, and had any number of holders since. The token of the cleaning
+// is above all of theirs.
+func TestHoldersUnknown(t *testing.T) {
+	const index = 1 << 41
+	free := ready("dut")
+	leased, l, err := free.Grant(grantOf(10, "r"))
+	must(t, err)
+	ended, err := leased.End(l.Token, End{Index: 11, Reason: HolderEnded})
+	must(t, err)
+	kept, err := free.Isolate("ana", "smells of smoke", 1, 1)
+	must(t, err)
+	for name, d := range map[string]Device{"never held": free, "being cleaned": ended, "in quarantine": kept} {
+		d = d.HoldersUnknown(index, 5, "site recover")
+		if d.Quarantine != nil {
+			if d.Use != Free || d.Grantable() == "" {
+				t.Errorf("%s: %s %q", name, d.Use, d.Grantable())
+			}
+			if d, err = d.Clear("ana"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d.Use != Cleaning || d.Grantable() == "" || d.Last.Token != index || d.HighestFence != index || !d.Dirty {
+			t.Errorf("%s: %+v", name, d)
+		}
+		if _, _, err := d.Grant(grantOf(index+1, "next")); err == nil {
+			t.Errorf("%s: granted before it was cleaned", name)
+		}
+		if _, err := d.ResetDone(Evidence{Token: 10, Try: 1, OK: true}, index+2, 6); err == nil {
+			t.Errorf("%s: a reset of before counts", name)
+		}
+		clean, err := d.ResetDone(Evidence{Token: index, Try: 1, OK: true}, index+2, 6)
+		if err != nil || clean.Use != Free || clean.Dirty {
+			t.Errorf("%s: %+v %v", name, clean, err)
+		}
+		if clean, err = clean.Checked(true, "", index+3, 7); err != nil {
+			t.Fatal(err)
+		}
+		if next, l, err := clean.Grant(grantOf(index+4, "next")); err != nil || l.Token <= index || next.Use == Free {
+			t.Errorf("%s: %v %+v", name, err, l)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -186,6 +186,24 @@ func (d Device) End(token uint64, e End) (Device, error) {
 	return d, d.stale("release device", token)
 }
 
+// HoldersUnknown says that a part of the log is lost: somebody may have had the device last
+// whom this state does not name. It is cleaned before anybody gets it, under the number of
+// the command that says so, which is above every token that was ever given out, so that
+// the host's gate is closed to all of them. No lease may live. A device in quarantine is
+// cleaned when that is lifted.
+func (d Device) HoldersUnknown(index uint64, at forgeyard.Wall, by string) Device {
+	l := Lease{Device: d.ID, Origin: Local, GrantedAt: at, Ended: index, EndedAt: at, EndReason: Forced, EndedBy: by}
+	if d.Last != nil {
+		l = *d.Last
+	}
+	l.Token = index
+	d.Last, d.HighestFence, d.Dirty, d.Resets = &l, max(d.HighestFence, index), true, 0
+	if d.Quarantine == nil {
+		d.Use = Cleaning
+	}
+	return d
+}
+
 // Prepared tells how the preparation of the lease ended. A failure ends the lease.
 func (d Device) Prepared(token uint64, ok bool, why string, e End) (Device, error) {
 	if d.Lease == nil || d.Lease.Token != token {

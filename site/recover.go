@@ -184,17 +184,17 @@ func (c *change) fenceJob(j *Job, r *Recovered) {
 // somebody may have held it whom this state does not know.
 func (c *change) fenceDevice(d devices.Device, r *Recovered) devices.Device {
 	const why = "the site was recovered by force"
+	by := c.by
+	if by == "" {
+		by = "site recover"
+	}
 	if l := d.Lease; l != nil {
 		r.Devices++
-		by := c.by
-		if by == "" {
-			by = "site recover"
-		}
 		if next, err := d.End(l.Token, devices.End{Index: c.Step, At: c.at, Reason: devices.Forced, By: by}); err != nil {
 			c.note("device", "release of %s: %v", d.ID, err)
 		} else {
 			d = next
 		}
 	}
-	return d.HostRestarted(why)
+	return d.HoldersUnknown(c.Step, c.at, by).HostRestarted(why)
 }
