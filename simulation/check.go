@@ -34,11 +34,11 @@ func (silent) collected(*sim, *node, forgeyard.Digest)            {}
 func (silent) recovered(_, _ *site.State)                         {}
 func (silent) end(*sim)                                           {}
 
-// checkers are all that watch a run. The twelfth invariant, progress, has no moment
+// checkers are all that watch a run. The last invariant, progress, has no moment
 // before the end: see check_progress.go.
 func checkers() []checker {
 	return []checker{
-		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(), &pinned{excused: map[loss]bool{}},
+		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(), &pinned{excused: map[loss]bool{}}, &named{},
 	}
 }
 

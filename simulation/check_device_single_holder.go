@@ -31,6 +31,8 @@ func (c *deviceHolder) touched(s *sim, h site.HeldDevice, a forgeyard.Authority)
 	c.highest[h.Device], c.holder[h.Device] = h.Token, a.Job
 }
 
+// cleaning ends all that was done before, whatever the reset is named after: a site that was
+// restored from a backup names it after the last lease that the backup knows.
 func (c *deviceHolder) cleaning(_ *sim, d forgeyard.DeviceID, token uint64, _ *node) {
-	c.cleaned[d] = max(c.cleaned[d], token)
+	c.cleaned[d] = max(c.cleaned[d], token, c.highest[d])
 }

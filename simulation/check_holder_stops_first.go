@@ -7,14 +7,14 @@ import (
 )
 
 // holder is holder-stops-first: in true time, a holder has stopped acting before its
-// work is granted again, where effects are protected; and before the site calls it
-// ended, since then a person believes that nothing runs.
+// work is granted again, where effects are protected or the job asks for no replacement;
+// and before the site calls it ended, since then a person believes that nothing runs.
 type holder struct{ silent }
 
 func newHolder() *holder { return &holder{} }
 
 func (c *holder) ran(s *sim, x *execution) {
-	if x.job.Spec.Effects != job.EffectsProtected {
+	if x.job.Spec.Effects != job.EffectsProtected && !x.job.Spec.Connectivity.NoReplace {
 		return
 	}
 	j, ok := s.head().Jobs.Get(x.authority.Job)

@@ -64,6 +64,9 @@ func (c *pinned) recovered(had, lost *site.State) {
 // needs says for what a job needs an object on a node, or nothing.
 func needs(s *sim, j site.Job, on forgeyard.RunnerID, d forgeyard.Digest) string {
 	if j.Status.Terminal() {
+		if j.Spec.Own() && !namesNow(s.head(), j.ID, d) {
+			return "" // a name that moved on keeps it for a while, and no longer
+		}
 		isOutput := slices.ContainsFunc(outputsOf(j), func(o job.Output) bool { return o.Digest == d })
 		if isOutput && slices.Contains(j.Result.Replicas, on) {
 			return "an output"
@@ -75,12 +78,25 @@ func needs(s *sim, j site.Job, on forgeyard.RunnerID, d forgeyard.Digest) string
 			return "a committed checkpoint"
 		}
 	}
+	if g := j.Grant; g != nil && g.End != 0 && s.up.clock() >= g.End {
+		return "" // it came too late to begin: it only waits to be told so
+	}
 	for _, in := range j.Spec.Inputs {
 		if in.Digest == d && !slices.ContainsFunc(s.nodes, func(n *node) bool { return n.holds(d) }) {
 			return "the last copy of the input"
 		}
 	}
 	return ""
+}
+
+// namesNow says that a name points at what an ingest brought in.
+func namesNow(st *site.State, ingest forgeyard.JobID, d forgeyard.Digest) bool {
+	for _, n := range st.Names.All() {
+		if n.Job == ingest && n.Digest == d {
+			return true
+		}
+	}
+	return false
 }
 
 // holds says that a node has an object, or had it until damage took it, or a person the
@@ -116,7 +132,9 @@ func everywhere(s *sim, d forgeyard.Digest, on []forgeyard.RunnerID, index uint6
 func (c *pinned) end(s *sim) {
 	for _, j := range s.head().Jobs.All() {
 		for _, o := range outputsOf(j) {
-			everywhere(s, o.Digest, j.Result.Replicas, s.head().Index)
+			if !j.Spec.Own() || namesNow(s.head(), j.ID, o.Digest) {
+				everywhere(s, o.Digest, j.Result.Replicas, s.head().Index)
+			}
 		}
 	}
 }

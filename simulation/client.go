@@ -66,11 +66,17 @@ func (c *client) ask(n *node, p *plan, answered *bool, give func()) {
 	if c.s.chance(200) { // somebody asks for what is refused, at the same moment
 		n.propose("ana", site.TokenRevoke{Token: "none"}, proposeFor, nil)
 	}
-	n.propose("client", p.submit(), proposeFor, func(r site.Reply, known bool) {
+	n.propose("client", p.submit(c.s), proposeFor, func(r site.Reply, known bool) {
 		if *answered {
 			return
 		}
 		v, err := site.Value[site.Submitted](r)
+		if known && p.Ingest > 0 && forgeyard.KindOf(err) == forgeyard.NotFound { // its node has left the site
+			*answered = true
+			c.open--
+			c.lost++
+			return
+		}
 		if !known || err != nil {
 			give()
 			return
@@ -236,8 +242,16 @@ func (c *client) settle() {
 	c.mend()
 }
 
-// mend clears quarantines, as a person would who has looked at the device.
+// mend clears quarantines, as a person would who has looked at the device, and lets those
+// take work again whom a word that was on its way at the heal keeps from it: an ingest of
+// theirs can go nowhere else.
 func (c *client) mend() {
+	no := false
+	for _, m := range c.s.head().Members.All() {
+		if (m.Disabled || m.Draining) && !m.Removed && (c.leaving == nil || c.leaving.runner != m.Runner) {
+			c.s.present().propose("client", site.MemberSet{Runner: m.Runner, Disabled: &no, Draining: &no}, proposeFor, nil)
+		}
+	}
 	for id, d := range c.s.head().Devices.All() {
 		if d.Quarantine != nil && d.Use == devices.Free {
 			c.s.present().propose("ana", site.DeviceHealth{Device: id, Action: "clear", Reason: "looked at"}, proposeFor, nil)

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -218,12 +219,27 @@ func (n *node) upkeep() {
 			return slices.ContainsFunc(n.execs, func(x *execution) bool { return x.authority.Attempt == a })
 		}
 		for _, owner := range n.owners() {
-			if agent.Needless(st, owner, here, n.clk.Wall()) || n.s.faults.eagerUnpin {
+			if n.needless(st, owner, here) || n.s.faults.eagerUnpin {
 				n.unpin(owner)
 			}
 		}
 		n.collect()
 	})
+}
+
+// needless is what the real upkeep asks of a pin (node/own.go).
+func (n *node) needless(st *site.State, owner string, here func(forgeyard.AttemptID) bool) bool {
+	id, named := strings.CutPrefix(owner, site.NamePin(""))
+	if !named {
+		return agent.Needless(st, owner, here, n.clk.Wall())
+	}
+	var content []forgeyard.Digest
+	for _, x := range n.objects.list {
+		if slices.Contains(x.owners, owner) {
+			content = append(content, x.digest)
+		}
+	}
+	return agent.NameNeedless(st, forgeyard.JobID(id), content, n.clk.Wall())
 }
 
 func (n *node) owners() []string {

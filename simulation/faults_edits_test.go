@@ -344,3 +344,49 @@ func endsAtOnce(s *site.State, b *site.Register) *site.State {
 	m, _ := s.Members.Get(b.Runner)
 	return samePlace(s, b, m.Session.ID)
 }
+
+// namesOf lets the names of an ingest point at what a result says.
+func namesOf(s *site.State, j site.Job, outs []job.Output) *site.State {
+	next := *s
+	for _, o := range outs {
+		n, _ := next.Names.Get(o.Path)
+		n.Name, n.NamedSet = o.Path, site.NamedSet{Digest: o.Digest, Size: o.Size, Job: j.ID, Run: j.Run, At: 1}
+		next.Names = next.Names.Put(o.Path, n)
+	}
+	return &next
+}
+
+func namesStale(_, is *site.State, b site.Complete, r site.Reply) *site.State {
+	v, err := site.Value[site.Completed](r)
+	j, ok := is.Jobs.Get(b.Authority.Job)
+	if err != nil || v.Verdict != site.StaleRejected || !ok || !j.Spec.Own() {
+		return is
+	}
+	return namesOf(is, j, b.Result.Outputs)
+}
+
+func namesHalf(_, is *site.State, b site.Complete, r site.Reply) *site.State {
+	v, err := site.Value[site.Completed](r)
+	j, ok := is.Jobs.Get(b.Authority.Job)
+	if err != nil || v.Verdict != site.Accepted || !ok || !j.Spec.Own() || b.Result.Outcome != job.OutcomeDone {
+		return is
+	}
+	next := *is
+	next.Names = next.Names.Delete("b")
+	return &next
+}
+
+func forgetsNoReplace(_, is *site.State, b site.Offer, _ site.Reply) *site.State {
+	return change(is, b.Job, func(j *site.Job) { j.Lease.Policy.NoReplace = false })
+}
+
+// forgetsHolders leaves a device as the backup has it: free, where nobody had it then.
+func forgetsHolders(was, is *site.State, _ site.Recover, _ site.Reply) *site.State {
+	next := *is
+	for id, d := range was.Devices.All() {
+		if d.Use == devices.Free {
+			next.Devices = next.Devices.Put(id, d.HostRestarted("the site was restored"))
+		}
+	}
+	return &next
+}

@@ -131,7 +131,7 @@ func (s *sim) byRunner(id forgeyard.RunnerID) *node {
 func (n *node) caps() job.Capabilities {
 	c := job.Capabilities{
 		OS: "linux", Arch: "amd64", MilliCPU: 3000, Memory: 16 << 30, Disk: 200 << 30, MaxJobs: 3,
-		Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict, Limits: []string{"cpu", "memory", "pids"}}}, Networks: []job.Network{job.NetworkNone},
+		Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict, Limits: []string{"cpu", "memory", "pids"}}, {Kind: job.SandboxOwn}}, Networks: []job.Network{job.NetworkNone},
 	}
 	for i := range n.s.sc.Devices[n.id] {
 		c.Devices = append(c.Devices, job.DeviceFact{ID: forgeyard.DeviceID(fmt.Sprintf("%s-board%d", n.name, i+1)), Kind: "board"})

@@ -58,6 +58,7 @@ func newPlan(j scenario.Job) *plan {
 	p := &plan{Job: j}
 	sp := job.Spec{Title: j.Name, Steps: []job.Step{{Name: "work", Run: []string{"work"}}}, Connectivity: policyOf(j.Policy)}
 	sp.Resources.MilliCPU = j.CPU
+	sp.Connectivity.NoReplace = j.Stays
 	sp.Timeouts.Run = max(time.Second, j.Work) // what may not finish within the rest of an allowance does not begin
 	if j.Effects {
 		sp.Effects = job.EffectsProtected
@@ -93,8 +94,22 @@ func (p *plan) id() string { return p.Name }
 // input is the content that the job needs.
 func (p *plan) input() forgeyard.Digest { return cas.Sum([]byte("input of " + p.Name)) }
 
-func (p *plan) submit() site.Submit {
-	return site.Submit{Kind: job.Build, Title: p.spec.Title, Key: p.spec.Title, Spec: p.raw, SpecID: cas.Sum(p.raw)}
+func (p *plan) submit(s *sim) site.Submit {
+	b := site.Submit{Kind: job.Build, Title: p.spec.Title, Key: p.spec.Title, Spec: p.raw, SpecID: cas.Sum(p.raw)}
+	if p.Ingest > 0 {
+		sp := p.ingest(s.nodes[p.Ingest-1].runner)
+		b.Kind, b.Spec = job.Ingest, sp.Canonical()
+		b.SpecID = cas.Sum(b.Spec)
+	}
+	return b
+}
+
+// ingest is the spec of a run that brings in what a node has. All of them give the same two
+// names, so that each name moves, and none may move without the other.
+func (p *plan) ingest(on forgeyard.RunnerID) job.Spec {
+	sp := job.Spec{Title: p.spec.Title, Kind: job.Ingest, Node: on, Ingest: []job.RunInput{{Name: "a", From: "/data/a"}, {Name: "b", From: "/data/b"}}}
+	sp.Connectivity, sp.Interruption, sp.Stop = p.spec.Connectivity, p.spec.Interruption, p.spec.Stop
+	return sp.Defaulted()
 }
 
 // arrange lays out what the scenario says, each at its time.

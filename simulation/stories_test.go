@@ -35,6 +35,7 @@ func TestStoriesCatch(t *testing.T) {
 	files := storyFiles(t)
 	for file, fault := range map[string]string{
 		"e01-records-cut-off.txt":        "the daemon acknowledges before its disk has it",
+		"e04-replace-false.txt":          "that a job asks for no replacement is not stored with its lease",
 		"e08-two-runners.txt":            "a stale completion is taken for the current one",
 		"e13-status-lost.txt":            "an acknowledgement does not trim the outbox",
 		"e22-daemon-returns.txt":         "a contact does not wake what waited for it",
@@ -42,6 +43,7 @@ func TestStoriesCatch(t *testing.T) {
 		"power-loss-of-all.txt":          "an entry is acknowledged before it is on disk",
 		"e06-agent-restarts.txt":         "a workload outlives its agent",
 		"within-allowance-elections.txt": "a new leader counts the silence from zero",
+		"restored-device-used-since.txt": "a restored site takes a device that was used since for clean",
 		"e31-recovered-by-force.txt":     "a recovered site takes a new session for the end of the last lease",
 		"revoked-protected.txt":          "a revocation frees protected work at once",
 		"e09-copied-data-dir.txt":        "a copied machine ends at once",

@@ -197,6 +197,10 @@ func (x *execution) finish() {
 		x.completeIn(job.Result{Outcome: job.OutcomeFailed, Category: job.WorkloadFailed, Message: "exit code 1", ExitCode: 1})
 		return
 	}
+	if x.job.Spec.Own() {
+		x.bringIn(nil, replicas{}, x.n.clk.Now().Add(uploadFor))
+		return
+	}
 	if !x.plan.Output {
 		x.completeIn(job.Result{Outcome: job.OutcomeDone})
 		return
@@ -217,6 +221,29 @@ func (x *execution) upload(out forgeyard.Digest, until forgeyard.Instant) {
 			return
 		}
 		x.completeIn(job.Result{Outcome: job.OutcomeDone, Outputs: []job.Output{{Path: "out", Digest: out, Size: 1}}, Replicas: r.nodes, Short: r.short})
+	})
+}
+
+// bringIn copies what an ingest found, one input after the other, then proposes all of it.
+func (x *execution) bringIn(outs []job.Output, r replicas, until forgeyard.Instant) {
+	if x.over {
+		return
+	}
+	if len(outs) == len(x.job.Spec.Ingest) {
+		x.completeIn(job.Result{Outcome: job.OutcomeDone, Outputs: outs, Replicas: r.nodes, Short: r.short})
+		return
+	}
+	d := cas.Sum([]byte(x.n.s.newID("brought in")))
+	x.n.replicate(d, site.NamePin(x.authority.Job), func(got replicas, ok bool) {
+		if !ok && (len(got.nodes) == 0 || x.n.clk.Now() < until) {
+			x.n.after(2*time.Second, func() { x.bringIn(outs, r, until) })
+			return
+		}
+		if len(outs) > 0 { // whoever has all of it
+			got.nodes = slices.DeleteFunc(slices.Clone(got.nodes), func(n forgeyard.RunnerID) bool { return !slices.Contains(r.nodes, n) })
+			got.short = got.short || r.short || len(got.nodes) < x.n.state().CopiesNeeded()
+		}
+		x.bringIn(append(slices.Clone(outs), job.Output{Path: x.job.Spec.Ingest[len(outs)].Name, Digest: d, Size: 1}), got, until)
 	})
 }
 

@@ -23,6 +23,7 @@ type Taste struct {
 	Longest  time.Duration // of a damage; 0: as drawn
 	Length   time.Duration // of the safety half; 0: as drawn
 	Adjust   func(*Job)    // of each job
+	Own      bool          // ingests, and jobs that ask for no replacement, come all the same
 }
 
 // MaxWallError is what a wall clock is wrong by in a run in which elapsed time may
@@ -40,6 +41,7 @@ func Draw(seed uint64, t Taste) Scenario {
 	for i := range 3 + d.r.IntN(6) {
 		d.job(fmt.Sprintf("j%d", i+1))
 	}
+	d.kinds(seed)
 	d.people()
 	d.settings(seed)
 	d.again(seed)
@@ -178,6 +180,27 @@ func (d *drawer) job(name string) {
 		d.t.Adjust(&j)
 	}
 	s.Jobs = append(s.Jobs, j)
+}
+
+// kinds draws, by dice of its own, which jobs ask for no replacement, and ingests beside them.
+func (d *drawer) kinds(seed uint64) {
+	if (len(d.t.Kinds) > 0 && !d.t.Persons || d.t.Adjust != nil) && !d.t.Own {
+		return
+	}
+	own, s := drawer{r: rand.New(rand.NewPCG(seed, 0x6b696e6473))}, &d.s
+	for i := range s.Jobs {
+		s.Jobs[i].Stays = own.chance(150)
+	}
+	for i := range 3 {
+		if !own.chance(300) && !d.t.Own {
+			continue
+		}
+		s.Jobs = append(s.Jobs, Job{
+			Name: fmt.Sprintf("i%d", i+1), At: own.within(0, s.Length*2/3), Work: own.within(time.Second, 25*time.Second), CPU: 100, Ingest: 1 + own.r.IntN(s.Nodes),
+			Policy: own.policy([]time.Duration{time.Second, 20 * time.Second}, []time.Duration{10 * time.Second, 90 * time.Second}),
+			Budget: own.r.IntN(12), Never: own.chance(150), Fails: own.chance(100), Stays: own.chance(150), Stop: own.pick(time.Second, 4*time.Second),
+		})
+	}
 }
 
 // people draws what clients, administrators and the daemon's users do.

@@ -75,7 +75,7 @@ type word struct {
 
 // words are the job's facts that need no value, in their order.
 func (j *Job) words() []word {
-	return []word{{"sealed", &j.Sealed}, {"effects", &j.Effects}, {"never-retried", &j.Never}, {"fails", &j.Fails}, {"input", &j.Input}, {"output", &j.Output}}
+	return []word{{"sealed", &j.Sealed}, {"effects", &j.Effects}, {"never-retried", &j.Never}, {"fails", &j.Fails}, {"input", &j.Input}, {"output", &j.Output}, {"no-replace", &j.Stays}}
 }
 
 type number struct {
@@ -85,7 +85,7 @@ type number struct {
 
 // numbers are those that have a number, zero unless said.
 func (j *Job) numbers() []number {
-	return []number{{"broken", &j.Broken}, {"rejects", &j.Rejects}, {"devices", &j.Devices}}
+	return []number{{"broken", &j.Broken}, {"rejects", &j.Rejects}, {"devices", &j.Devices}, {"ingest", &j.Ingest}}
 }
 
 func (d Damage) String() string {

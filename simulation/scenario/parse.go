@@ -339,6 +339,17 @@ func (s *Scenario) check(seen []string) error {
 			return fmt.Errorf("n%d is old, and there are %d nodes", i+1, s.Nodes)
 		}
 	}
+	for _, j := range s.Jobs {
+		if j.Ingest == 0 {
+			continue
+		}
+		switch {
+		case j.Ingest > s.Nodes:
+			return fmt.Errorf("job %s brings in what n%d has, and there are %d nodes", j.Name, j.Ingest, s.Nodes)
+		case j.Delegated || j.Every > 0 || j.Effects || j.Input || j.Output || j.Devices > 0 || j.Broken > 0 || j.Rejects > 0:
+			return fmt.Errorf("job %s is an ingest: it has nothing but its work, its policy and what comes of it", j.Name)
+		}
+	}
 	for _, d := range s.Damage {
 		if d.Node > s.Nodes || d.Peer > s.Nodes {
 			return fmt.Errorf("%q, and there are %d nodes", d, s.Nodes)

@@ -20,6 +20,8 @@
 //	renewals late
 //	job a at 3s work 12s policy grace 5s cpu 1000 budget 3 stop 1s checkpoint 3s effects
 //	job b at 9s delegated continuous 0s work 5s policy continuous 0s cpu 500 budget 0 stop 1s input output
+//	job c at 9s work 5s policy continuous 0s cpu 500 budget 3 stop 1s no-replace
+//	job d at 9s work 5s policy continuous 0s cpu 100 budget 3 stop 1s ingest 2
 //	at 20s cut n1 for 10s
 //	expect done a
 //
@@ -84,6 +86,8 @@ type Job struct {
 	Devices   int
 	Input     bool
 	Output    bool
+	Stays     bool // nobody else gets it before its holder has certainly stopped
+	Ingest    int  // it brings in what node so and so has, under names; 0: it is a build
 }
 
 // Policy is a connectivity policy: its name, and for how long.

@@ -54,6 +54,9 @@ func (s Scenario) simpler() []Scenario {
 	for _, d := range s.Damage {
 		used = max(used, d.Node, d.Peer)
 	}
+	for _, j := range s.Jobs {
+		used = max(used, j.Ingest)
+	}
 	try(func(c *Scenario) { c.Nodes = max(MinNodes, used); clear(c.Devices[c.Nodes:]); clear(c.Old[c.Nodes:]) })
 	try(func(c *Scenario) { c.Old = [MaxNodes]bool{} })
 	try(func(c *Scenario) { c.Devices = [MaxNodes]int{}; c.everyJob(func(j *Job) { j.Devices = 0 }) })
@@ -61,7 +64,9 @@ func (s Scenario) simpler() []Scenario {
 	try(func(c *Scenario) { c.Copies = 1 })
 	try(func(c *Scenario) { c.everyJob(func(j *Job) { j.Input, j.Output = false, false }) })
 	try(func(c *Scenario) { c.everyJob(func(j *Job) { j.Every, j.Sealed, j.Rejects = 0, false, 0 }) })
-	try(func(c *Scenario) { c.everyJob(func(j *Job) { j.Broken, j.Fails, j.Never = 0, false, false }) })
+	try(func(c *Scenario) {
+		c.everyJob(func(j *Job) { j.Broken, j.Fails, j.Never, j.Stays = 0, false, false, false })
+	})
 	try(func(c *Scenario) { c.everyJob(func(j *Job) { j.Delegated, j.Grant, j.Ends = false, Policy{}, 0 }) })
 	try(func(c *Scenario) { c.everyJob(func(j *Job) { j.Ends = 0 }) })
 	try(func(c *Scenario) { c.everyJob(func(j *Job) { j.Policy = Policy{Name: "continuous"} }) })
