@@ -109,7 +109,7 @@ func (c *change) authorityReturned() {
 }
 
 // delegate takes in the daemon's records in their order. A part that was taken in
-// before is skipped; a gap is refused.
+// before is skipped; a gap is refused. Where there is no room for all of them now, all wait.
 func (c *change) delegate(b Delegate) error {
 	if b.From > c.Cursor {
 		return forgeyard.Errorf("delegate", forgeyard.Conflict, "records after %d are missing, these continue %d", c.Cursor, b.From)
@@ -118,11 +118,26 @@ func (c *change) delegate(b Delegate) error {
 		if d.Seq <= c.Cursor {
 			continue
 		}
+		if err := c.roomForDelegated(d); err != nil {
+			return err
+		}
 		c.takeIn(d)
 		c.Cursor = d.Seq
 	}
 	c.Cursor = max(c.Cursor, b.To)
 	return nil
+}
+
+// roomForDelegated says why a new job cannot be taken in at this moment, or nil. To refuse
+// it would end it for good, and tell the daemon that something is wrong with it.
+func (s *State) roomForDelegated(d Delegation) error {
+	if d.Cancel || s.Open.Len() < maxOpenJobs || !s.Allows(FormatLeases) {
+		return nil
+	}
+	if _, known := s.byGrant(d.Grant.ID); known {
+		return nil
+	}
+	return forgeyard.Errorf("delegate", forgeyard.Limit, "%d jobs have not ended, the bound is %d: grant %s waits", s.Open.Len(), maxOpenJobs, forgeyard.Clip(string(d.Grant.ID), 64))
 }
 
 func (c *change) takeIn(d Delegation) {

@@ -223,3 +223,43 @@ func TestRecoveryFencesDevices(t *testing.T) {
 		}
 	}
 }
+
+// A delegation that finds the site full is neither lost nor failed: it waits in its order,
+// with all that came with it.
+func TestDelegationsWaitForRoom(t *testing.T) {
+	l := newLab(t)
+	l.raise()
+	l.must(UplinkConnect{Central: Central{Peer: "hq"}, Terms: lease.DefaultUplinkTerms()})
+	full := *l.s
+	for n := range maxOpenJobs - 1 {
+		full.Open = full.Open.Put(forgeyard.JobID(fmt.Sprint("other ", n)), 1)
+	}
+	roomy := l.s
+	l.s = &full
+	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted()
+	grant := func(seq uint64) Delegation {
+		g := lease.Grant{ID: forgeyard.GrantID(fmt.Sprint("G", seq)), Term: 1, Policy: lease.Policy{Policy: job.Continuous}}
+		return Delegation{Seq: seq, Title: "j", Spec: sp.Canonical(), SpecID: cas.Sum(sp.Canonical()), Grant: g}
+	}
+	all := Delegate{From: 0, To: 3, Grants: []Delegation{grant(1), grant(2), grant(3)}}
+	if err := l.do(all).Err(); forgeyard.KindOf(err) != forgeyard.Limit || l.s.Cursor != 0 || l.s.Outbox.Len() != 0 {
+		t.Errorf("up to %d, %d records for the daemon: %v", l.s.Cursor, l.s.Outbox.Len(), err)
+	}
+	emptier := *l.s
+	emptier.Open = roomy.Open
+	l.s = &emptier
+	l.must(all)
+	if l.s.Cursor != 3 || l.s.Outbox.Len() != 3 {
+		t.Errorf("taken in up to %d, %d records for the daemon", l.s.Cursor, l.s.Outbox.Len())
+	}
+}
+
+// raise moves the lab's log to the newest format.
+func (l *lab) raise() {
+	l.t.Helper()
+	var voters []forgeyard.RunnerID
+	for id := range l.s.Members.All() {
+		voters = append(voters, id)
+	}
+	l.must(FormatRaise{To: FormatNow, Voters: voters})
+}
