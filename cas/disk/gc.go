@@ -16,21 +16,29 @@ import (
 // named, never by their bytes.
 type marker struct {
 	s        *Store
-	keep     map[forgeyard.Digest]struct{}
-	trees    map[forgeyard.Digest]struct{}
+	keep     digestSet
+	marked   func(forgeyard.Digest) // is told of each, once; nil: nobody is
+	trees    digestSet
 	partials map[forgeyard.Digest][]forgeyard.Digest // whole → manifests of its partials
 	strict   bool                                    // a tree that is not here is an error
 }
 
 func (s *Store) newMarker() *marker {
-	m := &marker{s: s, keep: map[forgeyard.Digest]struct{}{}, trees: map[forgeyard.Digest]struct{}{}, partials: map[forgeyard.Digest][]forgeyard.Digest{}}
+	m := &marker{s: s, partials: map[forgeyard.Digest][]forgeyard.Digest{}}
 	for id, p := range s.partialRecords() {
 		m.partials[p.Whole] = append(m.partials[p.Whole], id)
 	}
 	return m
 }
 
-func (m *marker) kept(d forgeyard.Digest) bool { _, ok := m.keep[d]; return ok }
+func (m *marker) kept(d forgeyard.Digest) bool { return m.keep.has(d) }
+
+func (m *marker) mark(d forgeyard.Digest) {
+	if m.marked != nil && !m.keep.has(d) {
+		m.marked(d)
+	}
+	m.keep.add(d)
+}
 
 func (m *marker) pin(ctx context.Context, p cas.Pin) error {
 	for _, d := range p.Roots {
@@ -49,16 +57,16 @@ func (m *marker) blob(ctx context.Context, d forgeyard.Digest) {
 	if d.IsZero() || m.kept(d) {
 		return
 	}
-	m.keep[d] = struct{}{}
+	m.mark(d)
 	r, ok := m.s.record(d)
 	if !ok && m.s.heal(ctx, "cas gc", d) == nil {
 		r, _ = m.s.record(d)
 	}
 	for _, md := range r.Manifests {
-		m.keep[md] = struct{}{}
+		m.mark(md)
 	}
 	for _, id := range m.partials[d] {
-		m.keep[id] = struct{}{}
+		m.mark(id)
 	}
 	if whole, ok := m.s.wholeOf(d); ok {
 		m.blob(ctx, whole)
@@ -74,10 +82,10 @@ func (m *marker) tree(ctx context.Context, root forgeyard.Digest) error {
 		}
 		d := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if _, seen := m.trees[d]; seen {
+		if m.trees.has(d) {
 			continue
 		}
-		m.trees[d] = struct{}{}
+		m.trees.add(d)
 		m.blob(ctx, d)
 		t, err := m.s.readTree(ctx, d)
 		switch {
@@ -598,19 +606,17 @@ func (s *Store) Usage(ctx context.Context) (cas.Usage, error) {
 }
 
 func (s *Store) sumPinned(ctx context.Context, pins []cas.Pin) (int64, error) {
-	m := s.newMarker()
-	for _, p := range pins {
-		if err := m.pin(ctx, p); err != nil {
-			return 0, err
-		}
-	}
-	var n int64
-	records := s.partialRecords()
-	for d := range m.keep {
+	m, n, records := s.newMarker(), int64(0), s.partialRecords()
+	m.marked = func(d forgeyard.Digest) {
 		if r, ok := s.record(d); ok {
 			n += r.Size
 		}
 		n += records[d].Have
+	}
+	for _, p := range pins {
+		if err := m.pin(ctx, p); err != nil {
+			return 0, err
+		}
 	}
 	return n, nil
 }
