@@ -431,17 +431,20 @@ func oldest(s *site.State) (first forgeyard.JobID) {
 }
 
 // CK-146, CK-147: who has the checkpoint is asked first; who has not, when the other cannot
-// serve; and who lacks what the job requires never, whatever it has.
+// serve or has no room for it (CK-140); and who lacks what the job requires never, whatever
+// it has.
 func TestCheckpointsDrawTheirJob(t *testing.T) {
 	yes := true
 	for name, c := range map[string]struct {
 		requires job.Requires
 		drain    bool
+		full     bool
 		want     string
 	}{
-		"it has it":         {job.Requires{}, false, "offer to n2"},
-		"but it drains":     {job.Requires{}, true, "offer to n1"},
-		"but it is another": {job.Requires{Labels: map[string]string{"bench": "a"}}, false, "offer to n1"},
+		"it has it":          {want: "offer to n2"},
+		"but it drains":      {drain: true, want: "offer to n1"},
+		"but it has no room": {full: true, want: "offer to n1"},
+		"but it is another":  {requires: job.Requires{Labels: map[string]string{"bench": "a"}}, want: "offer to n1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -458,6 +461,11 @@ func TestCheckpointsDrawTheirJob(t *testing.T) {
 			r.apply(site.Expire{Job: id, Lease: a.Lease, Certain: true})
 			if c.drain {
 				r.apply(site.MemberSet{Runner: r.r[1], Draining: &yes})
+			}
+			if c.full {
+				m, _ := r.s.Members.Get(r.r[1])
+				m.Caps.MilliCPU = 10
+				r.s.Members = r.s.Members.Put(m.Runner, m)
 			}
 			r.hello()
 			r.want(c.want)

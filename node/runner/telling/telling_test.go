@@ -41,7 +41,8 @@ func is(t *testing.T, got job.Told, first uint64, want ...string) {
 }
 
 // What is under way keeps its number and its words until it is known to have arrived,
-// however often it is sent; what came meanwhile follows it.
+// however often it is sent; what came meanwhile follows it. This is all there is of a journal
+// of events for a link that comes back (RA-174): it is in memory, and bounded.
 func TestNumbersStay(t *testing.T) {
 	var w Tellings
 	w.Add(message("a"))
