@@ -327,7 +327,7 @@ func (c *change) register(b Register) (Registered, error) {
 		// Not Denied, by which a node would take itself for removed and end.
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Conflict, "runner %s is disabled", m.Name).
 			WithHint("it registers by itself once it is enabled: forgeyard-node runner enable %s", m.Name)
-	case b.Session == m.Session.Previous && b.Session != "":
+	case m.Session.superseded(b.Session):
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Stale, "session %s was superseded by %s", forgeyard.Short(b.Session), forgeyard.Short(m.Session.ID))
 	case b.Session == "":
 		return Registered{}, forgeyard.Errorf("register", forgeyard.Invalid, "the session id is empty")
@@ -343,6 +343,9 @@ func (c *change) register(b Register) (Registered, error) {
 	switch {
 	case fresh:
 		m.Session = Session{ID: b.Session, Since: c.at, Index: c.Step, Version: b.Version, Previous: before.ID, Formats: b.Formats, Place: b.Place}
+		if c.Allows(FormatPlaces) {
+			m.Session.Past = before.followedBy()
+		}
 		m.Silent = 0
 	case !b.Place.IsZero():
 		m.Session.Place = b.Place // it began when the log's format had no room for it

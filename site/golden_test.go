@@ -68,12 +68,13 @@ func TestLaterCommands(t *testing.T) {
 // nothing, so that what a site wrote before them keeps its bytes. Whole they are held by
 // TestLaterFields.
 var later = []string{
-	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
+	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "image.Names",
 }
 
-// latest are fields that came after the others of later; TestPlaces holds them.
-var latest = []string{"Register.Place", "Session.Place"}
+// latest are fields that came after the others of later; TestPlaces and TestPastSessions
+// hold them.
+var latest = []string{"Register.Place", "Session.Place", "Session.Past"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -81,7 +82,7 @@ func TestPlaces(t *testing.T) {
 	var r Register
 	golden.Fill(t, &r)
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members)
+	golden.Fill(t, &im.Members, "Session.Past")
 	cmd := Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: r}.Encode()
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
@@ -99,6 +100,22 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// TestPastSessions holds the sessions of a member that were superseded.
+func TestPastSessions(t *testing.T) {
+	im := image{Format: snapshotFormat, Log: FormatPlaces}
+	golden.Fill(t, &im.Members)
+	s, err := DecodeState(cborx.Marshal(im))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range golden.Rows(t, "testdata/past-sessions.hex", []golden.Row{{Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}}) {
+		back, err := DecodeState(row.Bytes)
+		if err != nil || !reflect.DeepEqual(back.image().Members, im.Members) {
+			t.Errorf("%s: a field was lost on the way: %v", row.Name, err)
+		}
+	}
+}
+
 // told are those that came with runs of every kind: what is packed had none of them either.
 var told = later[slices.Index(later, "Submit.Via"):]
 
@@ -108,7 +125,7 @@ func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
 	golden.Fill(t, &given)
-	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)

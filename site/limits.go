@@ -3,25 +3,26 @@ package site
 // The bounds of the replicated state, each because every voter holds it in memory
 // and every follower that starts anew must receive it.
 const (
-	maxCommand    = 1 << 20 // one log entry
-	maxRequestID  = 64
-	maxRequests   = 8192   // remembered request ids: far more than can be in flight
-	maxHistory    = 512    // site events
-	maxLeaseLog   = 1024   // lease events: some hundred leases from offer to end
-	maxLacks      = 64     // shortfalls of the site's readiness
-	maxEnded      = 10_000 // ended jobs that stay listed; older ones are forgotten with their runs
-	maxMembers    = 256
-	maxTokens     = 1024
-	maxOpenJobs   = 10_000
-	maxEpochs     = 32 // epoch records a job keeps
-	maxLate       = 8
-	maxAvoid      = 16
-	maxRetries    = 5 // runner-side failures of one job before it fails for good
-	maxLogChunks  = 512
-	maxEvents     = 2_000 // events of one run; what follows the last is summed up in its terminal event
-	maxOutbox     = 100_000
-	maxRecoveries = 16
-	maxTold       = 1_500  // events of one run when its executions stop telling: its own statuses have the rest
-	maxNames      = 10_000 // names of content
-	maxEarlier    = 8      // sets that a name pointed at before, and keeps a while
+	maxCommand      = 1 << 20 // one log entry
+	maxRequestID    = 64
+	maxRequests     = 8192   // remembered request ids: far more than can be in flight
+	maxHistory      = 512    // site events
+	maxLeaseLog     = 1024   // lease events: some hundred leases from offer to end
+	maxLacks        = 64     // shortfalls of the site's readiness
+	maxEnded        = 10_000 // ended jobs that stay listed; older ones are forgotten with their runs
+	maxMembers      = 256
+	maxTokens       = 1024
+	maxPastSessions = 16 // of a member: more often no process ends while one registration is on its way
+	maxOpenJobs     = 10_000
+	maxEpochs       = 32 // epoch records a job keeps
+	maxLate         = 8
+	maxAvoid        = 16
+	maxRetries      = 5 // runner-side failures of one job before it fails for good
+	maxLogChunks    = 512
+	maxEvents       = 2_000 // events of one run; what follows the last is summed up in its terminal event
+	maxOutbox       = 100_000
+	maxRecoveries   = 16
+	maxTold         = 1_500  // events of one run when its executions stop telling: its own statuses have the rest
+	maxNames        = 10_000 // names of content
+	maxEarlier      = 8      // sets that a name pointed at before, and keeps a while
 )

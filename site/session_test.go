@@ -327,3 +327,29 @@ func TestARepeatedSubmissionMakesNoSecondJob(t *testing.T) {
 		t.Errorf("%+v, then %+v: %d jobs", first, again, l.s.Jobs.Len())
 	}
 }
+
+// E09: a registration that was on its way while its process ended and others took its place
+// is refused, however many they were: it would say that what runs now is dead, and give
+// protected work away.
+func TestE09OldRegistrationsComeToNothing(t *testing.T) {
+	l := newLab(t)
+	l.raise()
+	place := cas.Sum([]byte("here"))
+	register := func(n int) Register {
+		return Register{Formats: Formats, Runner: "R1", Session: forgeyard.SessionID(fmt.Sprint("s", n)), Place: place}
+	}
+	const last = maxPastSessions + 4
+	for n := range last + 1 {
+		l.must(register(n))
+	}
+	a := l.held(forgeyard.SessionID(fmt.Sprint("s", last)))
+	before := essence(l.job(a))
+	for n := last - 1; n >= last-1-maxPastSessions; n-- {
+		if err := l.do(register(n)).Err(); forgeyard.KindOf(err) != forgeyard.Stale {
+			t.Fatalf("session %d of %d: %v", n, last, err)
+		}
+	}
+	if m, _ := l.s.Members.Get("R1"); m.Session.ID != a.Session || len(m.Session.Past) != maxPastSessions || essence(l.job(a)) != before {
+		t.Errorf("%+v", m.Session)
+	}
+}

@@ -22,6 +22,8 @@
 package site
 
 import (
+	"slices"
+
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/devices"
@@ -113,6 +115,24 @@ type Session struct {
 	Previous forgeyard.SessionID `cbor:"5,keyasint,omitempty"`
 	Formats  FormatRange         `cbor:"6,keyasint,omitzero"` // of the log, that this process reads
 	Place    forgeyard.Digest    `cbor:"7,keyasint,omitzero"` // see Register.Place
+	// Past are those before Previous, the latest first, the last maxPastSessions of them. A
+	// registration may be long on its way: what is sent again, by a process that has since
+	// ended, must not be taken for the end of the one that runs now. Of log format 2.
+	Past []forgeyard.SessionID `cbor:"8,keyasint,omitempty"`
+}
+
+// followedBy is Past of the session that comes after s.
+func (s Session) followedBy() []forgeyard.SessionID {
+	if s.Previous == "" {
+		return nil
+	}
+	past := append([]forgeyard.SessionID{s.Previous}, s.Past...)
+	return past[:min(len(past), maxPastSessions)]
+}
+
+// superseded reports whether another session of the member followed that one.
+func (s Session) superseded(id forgeyard.SessionID) bool {
+	return id != "" && (id == s.Previous || slices.Contains(s.Past, id))
 }
 
 // Token is a join token; the log knows only the hash of its secret.

@@ -34,6 +34,7 @@ func TestJudge(t *testing.T) {
 		"outcome of a later epoch":     {taken, false, out(f(2, 4), job.Failed), site.Accepted, Failed},
 		"outcome of a lower epoch":     {taken, false, out(f(2, 2), job.Done), site.StaleRejected, Taken},
 		"outcome of a lower term":      {taken, false, out(f(1, 9), job.Done), site.StaleRejected, Taken},
+		"a lower term, none of this":   {given, false, out(f(1, 9), job.Done), site.StaleRejected, Delegated},
 		"a term that was never given":  {taken, false, out(f(3, 1), job.Done), site.InvalidRejected, Taken},
 		"outcome without being taken":  {given, false, out(f(2, 0), job.Failed), site.Accepted, Failed},
 		"the same outcome again":       {done, false, out(f(2, 3), job.Done), site.DuplicateAccepted, Done},
