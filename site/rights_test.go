@@ -9,7 +9,8 @@ import (
 
 // A member that may not vote speaks for itself: it cannot make tokens, lead, or act in
 // another's name (§3, decision 29). So a runner decides nothing about the state of jobs
-// (RA-547) and gives work to nobody (RA-548): it says what it did, in its own name.
+// (RA-547) and gives work to nobody (RA-548): it says what it did, in its own name. Nor does
+// it give itself, or a node that it lets in, a right that it has not (RA-567).
 func TestRights(t *testing.T) {
 	s := &State{}
 	s.Members = s.Members.Put("voter", Member{Runner: "voter", MayVote: true}).Put("runner", Member{Runner: "runner"}).Put("gone", Member{Runner: "gone", MayVote: true, Removed: true})
