@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"path/filepath"
+	"strings"
 
 	"github.com/forgeyard/forgeyard-node"
 	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
@@ -168,6 +169,12 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bo
 
 func checkpointPin(j forgeyard.JobID, id forgeyard.Digest) string {
 	return "job/" + string(j) + "/checkpoint/" + id.Hex()[:16]
+}
+
+// isCheckpointPin reports whether a pin's owner is one of checkpointPin's.
+func isCheckpointPin(owner string) bool {
+	_, what, ok := strings.Cut(strings.TrimPrefix(owner, "job/"), "/")
+	return ok && strings.HasPrefix(owner, "job/") && strings.HasPrefix(what, "checkpoint/")
 }
 
 func checkpointRoots(ing capture.Ingested) []caspeer.Root {

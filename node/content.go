@@ -11,6 +11,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
+	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
@@ -170,6 +171,11 @@ func (n *Node) fetch(ctx context.Context, ref cas.Ref) error {
 		return n.exchange.FetchAny(ctx, ref.Digest, n.providers())
 	}
 	return n.exchange.Fetch(ctx, ref, n.providers())
+}
+
+// urgently makes fetches under ctx overtake other content: a checkpoint that holds up a job.
+func urgently(ctx context.Context) context.Context {
+	return caspeer.WithPriority(ctx, bulk.Urgent)
 }
 
 func (n *Node) fetchTree(ctx context.Context, root forgeyard.Digest) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/site"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
 	"github.com/forgeyard/forgeyard-node/uplink"
 )
 
@@ -188,6 +189,7 @@ func (n *Node) openExchange(_ context.Context, c *closers) error {
 	x, err := caspeer.New(caspeer.Config{
 		Host: n.mesh.HostFor(mesh.ClassMember, mesh.ClassUplink), Store: n.store, Log: n.log, Clock: n.clock,
 		Dial: n.mesh.Dial, Listen: n.mesh.ListenFor(mesh.ClassMember, mesh.ClassUplink), Uplink: uplinkProvider, Resolve: n.resolve, OnBadPeer: n.badPeer,
+		Rates: ratesOf(n.cfg.Settings.CAS.Rates), Urgent: isCheckpointPin,
 	})
 	if err != nil {
 		return err
@@ -195,6 +197,12 @@ func (n *Node) openExchange(_ context.Context, c *closers) error {
 	n.exchange = x
 	c.add(x.Close)
 	return nil
+}
+
+func ratesOf(r sitecfg.RatesConfig) caspeer.Rates {
+	return caspeer.Rates{
+		PeerOut: int64(r.ToPeer), PeersOut: int64(r.ToPeers), PeersIn: int64(r.FromPeers), UplinkOut: int64(r.ToUplink), UplinkIn: int64(r.FromUplink),
+	}
 }
 
 // uplinkProvider names the central daemon among the providers of content.

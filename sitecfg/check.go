@@ -231,6 +231,15 @@ func (c *check) limits(n Node) {
 		c.span("cas.scrub_every", n.CAS.ScrubEvery, time.Hour, maxKeep)
 	}
 	c.size("cas.scrub_rate", n.CAS.ScrubRate, minScrub, maxBytes)
+	r := n.CAS.Rates
+	for _, v := range []struct {
+		at   string
+		rate Size
+	}{{"to_peer", r.ToPeer}, {"to_peers", r.ToPeers}, {"from_peers", r.FromPeers}, {"to_uplink", r.ToUplink}, {"from_uplink", r.FromUplink}} {
+		if v.rate != 0 {
+			c.size("cas.rates."+v.at, v.rate, minRate, maxBytes)
+		}
+	}
 	c.size("spool.limit", n.Spool.Limit, minSpool, maxBytes)
 }
 

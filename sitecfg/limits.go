@@ -22,7 +22,8 @@ const (
 	maxReset      = 10 * time.Minute
 	maxBaud       = 12_000_000
 	maxSend       = 4 << 10
-	minSpool      = 1 << 20 // below it a single noisy job fills the spool at once
+	minRate       = 256 << 10 // a block then takes four seconds, and a peer that is paced says so four times in each
+	minSpool      = 1 << 20   // below it a single noisy job fills the spool at once
 	minTTL        = time.Second
 	maxTTL        = 10 * time.Minute
 	maxGrace      = 24 * time.Hour

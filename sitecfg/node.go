@@ -125,6 +125,25 @@ type CASConfig struct {
 	// ScrubRate bounds that reading, in bytes a second. Default 32MiB; a quarter of it while
 	// jobs run. Too low for the store, and doctor says that the reading is overdue.
 	ScrubRate Size `yaml:"scrub_rate"`
+	// Rates bound what content takes of the lines.
+	Rates RatesConfig `yaml:"rates"`
+}
+
+// RatesConfig is in bytes a second, each 0 for no bound, which is the default, or at least
+// 256KiB: below it a block takes longer than others wait for one. Checkpoints are counted
+// and wait for nothing.
+type RatesConfig struct {
+	// ToPeer bounds what is sent to one member.
+	ToPeer Size `yaml:"to_peer"`
+	// ToPeers bounds what is sent to all members together.
+	ToPeers Size `yaml:"to_peers"`
+	// FromPeers bounds what is asked of all members together.
+	FromPeers Size `yaml:"from_peers"`
+	// ToUplink bounds what is sent over the uplink. Without it content may fill a thin line
+	// that people work over too.
+	ToUplink Size `yaml:"to_uplink"`
+	// FromUplink bounds what is asked over the uplink.
+	FromUplink Size `yaml:"from_uplink"`
 }
 
 // CacheOff is the listen address of a cache API that is off.

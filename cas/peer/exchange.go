@@ -75,6 +75,9 @@ type Config struct {
 	Resolve func(provider string) (libpeer.AddrInfo, error)
 	// Providers names who else may have a digest, best first; may be nil.
 	Providers func(ctx context.Context, d forgeyard.Digest) []string
+	// Urgent says for whose sake, by a pin's owner, a replication overtakes other content
+	// here; nil: for nobody's.
+	Urgent func(owner string) bool
 	// OnBadPeer is told of each peer that broke its word; may be nil. It must not block.
 	OnBadPeer func(Event)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
 )
 
 // Replicate asks the target (a RunnerID or the text of a peer id) to fetch roots
@@ -123,6 +124,9 @@ func (r *replication) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-r.x.replicate }()
+	if r.x.cfg.Urgent != nil && r.x.cfg.Urgent(r.q.Owner) {
+		ctx = WithPriority(ctx, bulk.Urgent)
+	}
 	pin := cas.Pin{Owner: guard(r.q.Owner, r.from), Expires: r.x.cfg.Clock.Wall().Add(guardTTL)}
 	for _, root := range r.q.Roots {
 		if root.Kind == Tree {

@@ -254,3 +254,25 @@ func FuzzWire(f *testing.F) {
 		}
 	})
 }
+
+// For whose sake it is decides whether a replication waits for a rate.
+func TestReplicaOfACheckpointIsUrgent(t *testing.T) {
+	a := newNode(t)
+	b := newNode(t, func(c *Config) {
+		c.Rates.PeersIn = 4 << 20
+		c.Urgent = func(owner string) bool { return owner == "checkpoint" }
+	})
+	a.dial(t, b.host)
+	took := map[string]time.Duration{}
+	for i, owner := range []string{"output", "checkpoint"} {
+		ref := a.store.put(t, noise(uint64(i), 6*cas.BlockSize))
+		start := time.Now()
+		if err := a.Replicate(t.Context(), b.name(), []Root{{Blob, ref}}, owner, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		took[owner] = time.Since(start)
+	}
+	if took["output"] < time.Second || took["checkpoint"] > took["output"] {
+		t.Fatalf("%v", took)
+	}
+}

@@ -114,7 +114,14 @@ func fillStore(ctx context.Context, dir string, n int) error {
 			return nil
 		})
 	}
-	return errors.Join(err, db.Flush(), db.Close())
+	if err = errors.Join(err, db.Flush(), db.Close()); err != nil {
+		return err
+	}
+	// Else it would be brought to the disk while somebody is measured.
+	if out, err := exec.CommandContext(ctx, "sync", "-f", dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("sync: %s: %w", out, err)
+	}
+	return nil
 }
 
 // askStore is the process that opens it.

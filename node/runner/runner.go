@@ -51,6 +51,8 @@ type Config struct {
 	// Fetch and FetchTree make content local and verified. Errors have the kinds of cas.Exchange.
 	Fetch     func(ctx context.Context, ref cas.Ref) error
 	FetchTree func(ctx context.Context, root forgeyard.Digest) error
+	// Urgent makes what is fetched under its context overtake other content; nil: nothing does.
+	Urgent    func(ctx context.Context) context.Context
 	Executors map[job.Sandbox]executor.Executor
 	// Layers are read-only inputs that several workspaces share. Nil: each has its own.
 	Layers *layer.Cache

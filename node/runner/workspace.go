@@ -258,9 +258,12 @@ func (a *Attempt) inputFile(ctx context.Context, d forgeyard.Digest, dst string,
 // restore brings the checkpoint here, verified, read-only, and for an exit-driven
 // one also copies its files to where they were (HTCondor's way).
 func (a *Attempt) restore(ctx context.Context) error {
-	cfg := a.run.cfg
+	cfg, soon := a.run.cfg, ctx
+	if cfg.Urgent != nil {
+		soon = cfg.Urgent(ctx)
+	}
 	if !cfg.Store.Has(ctx, a.task.Restore.ID) {
-		if err := cfg.Fetch(ctx, cas.Ref{Digest: a.task.Restore.ID}); err != nil {
+		if err := cfg.Fetch(soon, cas.Ref{Digest: a.task.Restore.ID}); err != nil {
 			return fmt.Errorf("checkpoint %s: %w", a.task.Restore.ID.Short(), err)
 		}
 	}
@@ -268,7 +271,7 @@ func (a *Attempt) restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := cfg.FetchTree(ctx, m.Payload); err != nil {
+	if err := cfg.FetchTree(soon, m.Payload); err != nil {
 		return fmt.Errorf("checkpoint payload %s: %w", m.Payload.Short(), err)
 	}
 	if err := capture.Restore(ctx, cfg.Store, m, filepath.Join(a.root, executor.RestoreDir, payloadDir)); err != nil {

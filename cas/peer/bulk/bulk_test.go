@@ -20,6 +20,7 @@ type memSource struct {
 	mu        sync.Mutex
 	blocks    map[forgeyard.Digest][]byte
 	manifests map[forgeyard.Digest]cas.Manifest
+	absent    chan forgeyard.Digest // each block that was looked for and is not here; nil: nobody listens
 }
 
 func (m *memSource) Block(_ context.Context, name forgeyard.Digest, buf []byte, _ bool) (int, error) {
@@ -27,6 +28,9 @@ func (m *memSource) Block(_ context.Context, name forgeyard.Digest, buf []byte, 
 	defer m.mu.Unlock()
 	b, ok := m.blocks[name]
 	if !ok {
+		if m.absent != nil {
+			m.absent <- name
+		}
 		return 0, forgeyard.Errorf("mem", forgeyard.NotFound, "%s is not here", name.Short())
 	}
 	return copy(buf, b), nil
@@ -85,24 +89,35 @@ type got struct {
 type recorder struct {
 	events chan got
 	alive  chan int64
+	told   chan struct{} // something was added; capacity 1
+}
+
+func (r *recorder) tell() {
+	select {
+	case r.told <- struct{}{}:
+	default:
+	}
 }
 
 func newRecorder() *recorder {
-	return &recorder{events: make(chan got, 4096), alive: make(chan int64, 64)}
+	return &recorder{events: make(chan got, 4096), alive: make(chan int64, 64), told: make(chan struct{}, 1)}
 }
 
 func (r *recorder) Block(name forgeyard.Digest, b []byte, release func()) {
 	r.events <- got{name: name, data: bytes.Clone(b)}
+	r.tell()
 	release()
 }
 func (r *recorder) Refused(name forgeyard.Digest, why Reason) {
 	r.events <- got{name: name, reason: why}
+	r.tell()
 }
 func (r *recorder) Lied(name forgeyard.Digest, why string) { r.events <- got{name: name, lie: why} }
 func (r *recorder) Heard(int, bool)                        {}
 func (r *recorder) Alive(p int64) {
 	select {
 	case r.alive <- p:
+		r.tell()
 	default:
 	}
 }
@@ -119,12 +134,30 @@ func (r *recorder) next(t *testing.T) got {
 	}
 }
 
+// heeded is a clock that tells when a server begins to wait for it.
+type heeded struct {
+	*clock.Manual
+	asked chan struct{} // capacity 1
+}
+
+func (h *heeded) After(d time.Duration) <-chan time.Time {
+	ch := h.Manual.After(d)
+	if d > aliveEvery {
+		return ch // a watchdog, for which time must not run
+	}
+	select {
+	case h.asked <- struct{}{}:
+	default:
+	}
+	return ch
+}
+
 // pair is a client and a server with a pipe between them.
 type pair struct {
 	*Client
 	rec     *recorder
 	src     *memSource
-	clk     *clock.Manual
+	clk     *heeded
 	server  *Server
 	conn    net.Conn // the client's end
 	served  chan error
@@ -135,8 +168,8 @@ func newPair(t *testing.T, tune ...func(*Server)) *pair {
 	t.Helper()
 	a, b := net.Pipe()
 	p := &pair{
-		rec: newRecorder(), src: &memSource{blocks: map[forgeyard.Digest][]byte{}, manifests: map[forgeyard.Digest]cas.Manifest{}},
-		clk: clock.NewManual(time.UnixMilli(0)), conn: a, served: make(chan error, 1), clientE: make(chan error, 1),
+		rec: newRecorder(), src: &memSource{blocks: map[forgeyard.Digest][]byte{}, manifests: map[forgeyard.Digest]cas.Manifest{}, absent: make(chan forgeyard.Digest, 64)},
+		clk: &heeded{clock.NewManual(time.UnixMilli(0)), make(chan struct{}, 1)}, conn: a, served: make(chan error, 1), clientE: make(chan error, 1),
 	}
 	p.server = &Server{Source: p.src, Parking: &Parking{}, Clock: p.clk, Stall: 2 * time.Second, Progress: func() int64 { return 7 }}
 	for _, f := range tune {
@@ -215,11 +248,8 @@ func TestParkedUntilItArrives(t *testing.T) {
 	data := []byte("on its way")
 	name := cas.Sum(data)
 	ask(t, p.Client, Terms{Park: 4 * time.Second}, Block{Name: name, Size: 10})
-	await(t, func() bool { return p.server.Parking.Waiting() == 1 })
-	for len(p.rec.alive) == 0 {
-		p.clk.Advance(aliveEvery)
-		await(t, func() bool { return true })
-	}
+	p.parked(t, 1)
+	p.pass(t, aliveEvery, func() bool { return len(p.rec.alive) > 0 })
 	if progress := <-p.rec.alive; progress != 7 {
 		t.Fatalf("progress %d", progress)
 	}
@@ -230,11 +260,8 @@ func TestParkedUntilItArrives(t *testing.T) {
 	}
 	never := cas.Sum([]byte("never"))
 	ask(t, p.Client, Terms{Park: time.Second}, Block{Name: never, Size: 10})
-	await(t, func() bool { return p.server.Parking.Waiting() == 1 })
-	for len(p.rec.events) == 0 {
-		p.clk.Advance(aliveEvery)
-		await(t, func() bool { return true })
-	}
+	p.parked(t, 1)
+	p.pass(t, aliveEvery, func() bool { return len(p.rec.events) > 0 })
 	if g := p.rec.next(t); g.name != never || g.reason != Late || p.server.Parking.Waiting() != 0 {
 		t.Fatalf("%+v", g)
 	}
@@ -246,7 +273,7 @@ func TestParkedForItsManifest(t *testing.T) {
 	other := &memSource{blocks: map[forgeyard.Digest][]byte{}, manifests: map[forgeyard.Digest]cas.Manifest{}}
 	id, m := other.add(t, 3, 2, true)
 	ask(t, p.Client, Terms{Park: 4 * time.Second}, blocksOf(id, m, 0, 2)...)
-	await(t, func() bool { return p.server.Parking.Waiting() == 1 })
+	p.parked(t, 1)
 	p.src.add(t, 3, 2, true)
 	p.server.Parking.Arrived(id)
 	for i := range 2 {
@@ -256,15 +283,27 @@ func TestParkedForItsManifest(t *testing.T) {
 	}
 }
 
-// await lets other goroutines run until what they do is seen.
-func await(t *testing.T, seen func() bool) {
+// parked waits until so many wants are parked.
+func (p *pair) parked(t *testing.T, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		time.Sleep(time.Millisecond)
-		if seen() {
-			return
+	for p.server.Parking.Waiting() < n {
+		select {
+		case <-p.src.absent: // the server looks once more after it has parked
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing was parked")
 		}
-		if time.Now().After(deadline) {
+	}
+}
+
+// pass lets time pass, step by step whenever somebody waits for it, until seen.
+func (p *pair) pass(t *testing.T, step time.Duration, seen func() bool) {
+	t.Helper()
+	for !seen() {
+		select {
+		case <-p.clk.asked:
+			p.clk.Advance(step)
+		case <-p.rec.told:
+		case <-time.After(20 * time.Second):
 			t.Fatal("it was not seen")
 		}
 	}
@@ -362,13 +401,10 @@ func TestBucket(t *testing.T) {
 
 // What is paced waits its time; what is urgent does not.
 func TestPaced(t *testing.T) {
-	var mu sync.Mutex
-	waits := 0
+	paced := make(chan struct{}, 4)
 	p := newPair(t, func(s *Server) {
 		s.Pace = func(int) time.Duration {
-			mu.Lock()
-			defer mu.Unlock()
-			waits++
+			paced <- struct{}{}
 			return time.Second
 		}
 	})
@@ -378,16 +414,17 @@ func TestPaced(t *testing.T) {
 		t.Fatalf("%+v", g)
 	}
 	ask(t, p.Client, Terms{}, Block{Name: plain, Size: 5})
-	await(t, func() bool { mu.Lock(); defer mu.Unlock(); return waits == 2 })
+	<-paced
+	<-paced
 	if len(p.rec.events) != 0 {
 		t.Fatal("it did not wait")
 	}
-	for len(p.rec.events) == 0 {
-		p.clk.Advance(100 * time.Millisecond)
-		await(t, func() bool { return true })
-	}
+	p.pass(t, aliveEvery, func() bool { return len(p.rec.events) > 0 })
 	if g := p.rec.next(t); g.name != plain {
 		t.Fatalf("%+v", g)
+	}
+	if len(p.rec.alive) == 0 {
+		t.Fatal("a second of waiting for a rate looked like silence")
 	}
 }
 

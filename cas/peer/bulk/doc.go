@@ -15,8 +15,8 @@
 // a manifest. Each block of it is answered once: with its bytes, or with a refusal
 // that says why; only a cancel ends that. A want with a park time waits there for a
 // block that is not there yet, which is how several receivers of one holder bring
-// each other what the holder sent once. While wants wait so, their side is told
-// four times a second that the other lives, and how much came in there.
+// each other what the holder sent once. While wants wait so, or for a rate, their side
+// is told four times a second that the other lives, and how much came in there.
 //
 // Server answers one connection: highest priority first, then in the order of the
 // wants, one block at a time, so that a want of a higher priority waits for one block

@@ -183,14 +183,24 @@ func (v *serving) pace(ctx context.Context, p Priority, n int) error {
 	if d <= 0 || p >= Urgent {
 		return nil
 	}
-	if err := v.flush(); err != nil {
-		return err
-	}
-	select {
-	case <-v.Clock.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Canceled
+	for by := v.Clock.Now().Add(d); ; {
+		if err := v.flush(); err != nil {
+			return err
+		}
+		left := by.Sub(v.Clock.Now())
+		if left <= 0 {
+			return nil
+		}
+		select {
+		case <-v.Clock.After(min(left, aliveEvery)):
+		case <-ctx.Done():
+			return context.Canceled
+		}
+		if left > aliveEvery { // a thin line is not silence
+			if err := v.put(appendAlive(nil, v.Progress())); err != nil {
+				return err
+			}
+		}
 	}
 }
 
