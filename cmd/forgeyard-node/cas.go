@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -130,7 +131,7 @@ func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool,
 	if st, err := os.Lstat(dst); err == nil && (isTree || st.IsDir()) {
 		return forgeyard.Errorf("cas get", forgeyard.Conflict, "%s is there already", dst).WithHint("name another place")
 	}
-	bar := a.NewProgress("fetch "+filepath.Base(dst), ref.Size)
+	bar := a.NewProgress("fetch "+filepath.Base(dst), cmp.Or(ref.Size, sizeHere(ctx, c, ref, isTree)))
 	defer bar.Close()
 	s := remote.New(c.content, filepath.Dir(dst))
 	s.Wrap = bar.Reader
@@ -151,6 +152,21 @@ func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool,
 		return err
 	}
 	return withFileKind(os.Rename(filepath.Join(tmp, "tree"), dst))
+}
+
+// sizeHere is what this node knows of a blob's size, for the progress that a person sees:
+// 0 when it is not here, or when it does not answer at once.
+func sizeHere(ctx context.Context, c *client, ref cas.Ref, isTree bool) int64 {
+	if isTree {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	o, err := unary(ctx, c.content.Stat, &forgeyardv1.StatRequest{Digest: ref.Digest.String()})
+	if err != nil {
+		return 0
+	}
+	return o.Size
 }
 
 func withFileKind(err error) error {
