@@ -47,6 +47,7 @@ func TestStoriesCatch(t *testing.T) {
 		"e31-recovered-by-force.txt":     "a recovered site takes a new session for the end of the last lease",
 		"revoked-protected.txt":          "a revocation frees protected work at once",
 		"e09-copied-data-dir.txt":        "a copied machine ends at once",
+		"e31-restored-device.txt":        "a restored site takes a device that was used since for clean",
 		"shorter-leases.txt":             "the next epoch is counted by the old terms",
 		"hard-end.txt":                   "a contact renews a hard end",
 		"upgraded-one-by-one.txt":        "a program goes on that the log's format has left behind",
