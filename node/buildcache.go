@@ -87,8 +87,8 @@ func (n *Node) listenCache() (net.Listener, http.Handler, error) {
 		return nil, nil, forgeyard.E("cache API", forgeyard.Conflict, err).WithHint("choose another address in cache_api.listen, port 0 takes a free one")
 	}
 	n.ports.keep("cache", portOfAddr(l.Addr().String()))
-	err = errors.Join(n.ports.save(), writeFile(n.dir.join(fileCacheAddress), []byte(l.Addr().String()+"\n"), 0o644))
-	if err != nil {
+	n.savePorts()
+	if err := writeFile(n.dir.join(fileCacheAddress), []byte(l.Addr().String()+"\n"), 0o644); err != nil {
 		return nil, nil, errors.Join(err, l.Close())
 	}
 	mux := http.NewServeMux()

@@ -1,7 +1,9 @@
 package node
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -148,6 +150,34 @@ func TestPortZeroIsSticky(t *testing.T) {
 		if got := p.sticky(c.name, c.addr); got != c.want {
 			t.Errorf("%s %s: %s, want %s", c.name, c.addr, got, c.want)
 		}
+	}
+}
+
+// Noting the same ports again writes nothing, so that a full disk does not mind (E25).
+func TestTheSamePortsAreNotNotedAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ports")
+	p := loadPorts(path)
+	p.keep("mesh", 4001)
+	if err := p.save(); err != nil {
+		t.Fatal(err)
+	}
+	p = loadPorts(path)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	p.keep("mesh", 4001)
+	if err := p.save(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it was written again: %v", err)
+	}
+	p.keep("mesh", 4002)
+	if err := p.save(); err != nil {
+		t.Fatal(err)
+	}
+	if got := loadPorts(path).sticky("mesh", "127.0.0.1:0"); got != "127.0.0.1:4002" {
+		t.Errorf("a new port was not noted: %s", got)
 	}
 }
 

@@ -241,7 +241,8 @@ func (n *Node) openGossip(context.Context, *closers) error {
 	}
 	n.gossip = g // the mesh closes it
 	n.ports.keep("gossip", portOfAddr(g.Addr()))
-	return n.ports.save()
+	n.savePorts()
+	return nil
 }
 
 func (n *Node) startGossip(addr string) (*mesh.Gossip, error) {

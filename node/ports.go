@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"encoding/json"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 type ports struct {
 	path string
 	last map[string]int
+	said []byte // what the file holds
 }
 
 func loadPorts(path string) *ports {
@@ -27,6 +29,7 @@ func loadPorts(path string) *ports {
 	if json.Unmarshal(b, &was) != nil {
 		return p // damaged: ports are taken anew
 	}
+	p.said = b
 	for name, port := range was {
 		if 0 < port && port <= maxPort {
 			p.last[name] = port
@@ -57,7 +60,22 @@ func (p *ports) save() error {
 	if err != nil {
 		return err
 	}
-	return writeFile(p.path, b, 0o600)
+	if bytes.Equal(b, p.said) {
+		return nil
+	}
+	if err := writeFile(p.path, b, 0o600); err != nil {
+		return err
+	}
+	p.said = b
+	return nil
+}
+
+// savePorts does without, where the disk takes nothing: a node that is on another port
+// after its next start is worth more than none.
+func (n *Node) savePorts() {
+	if err := n.ports.save(); err != nil {
+		n.log.Warn("the ports cannot be noted, and may be others after the next start", "err", err)
+	}
 }
 
 // portOf is the TCP port of a host's listen addresses.

@@ -37,6 +37,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -97,9 +98,10 @@ type Store struct {
 	lock *os.File
 	idx  *index.DB
 
-	session uint64 // this opening of the store
-	clean   bool   // the last one was closed
-	lost    bool   // under gcMu: the index was lost, and no collection has found all that is pinned since
+	session uint64                  // this opening of the store
+	unsaid  atomic.Pointer[opening] // what the next update tells the index of it
+	clean   bool                    // the last one was closed
+	lost    bool                    // under gcMu: the index was lost, and no collection has found all that is pinned since
 
 	jobs      chan *job
 	committed chan struct{} // closed when the committer has ended

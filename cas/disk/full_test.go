@@ -125,6 +125,49 @@ func TestC11RealENOSPC(t *testing.T) {
 	castest.Put(t, s, []byte("one more"))
 }
 
+// A store that was killed on a full disk opens again: what it has is read, a pin is taken
+// off and collected, and what that frees is used, all without another start.
+func TestC11OpensOnAFullDisk(t *testing.T) {
+	root := smallDisk(t, "size=128m")
+	dir := filepath.Join(root, "cas")
+	acked := runAndKill(t, "put", dir, 0, 30)
+	if t.Failed() {
+		return
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "tmp", "*"))
+	must(t, err)
+	for _, path := range left {
+		must(t, os.Remove(path)) // the opening does it too, and would have room from it
+	}
+	f, err := os.Create(filepath.Join(root, "hog"))
+	must(t, err)
+	for block := make([]byte, 64<<10); len(block) > 0 && err == nil; {
+		if _, err = f.Write(block); err != nil {
+			block, err = block[:len(block)/2], nil // to the last byte
+		}
+	}
+	must(t, f.Close())
+
+	s, err := disk.Open(disk.Config{Dir: dir})
+	must(t, err)
+	for _, i := range acked {
+		if err := readAll(s, cas.Sum(crashBytes(i))); err != nil {
+			t.Fatalf("%d was acknowledged: %v", i, err)
+		}
+	}
+	_, err = s.Put(ctx, bytes.NewReader([]byte("one more")), cas.PutOptions{})
+	wantNoSpace(t, err)
+	for _, i := range acked[1:] {
+		must(t, s.Unpin(ctx, fmt.Sprint("n/", i)))
+	}
+	if r, err := s.GC(ctx, false); err != nil || r.Removed < int64(len(acked)-1) {
+		t.Fatalf("a collection: %+v %v", r, err)
+	}
+	castest.Put(t, s, []byte("one more"))
+	must(t, readAll(s, cas.Sum(crashBytes(acked[0]))))
+	must(t, s.Close())
+}
+
 func TestC11Inodes(t *testing.T) {
 	dir := smallDisk(t, "size=64m,nr_inodes=120")
 	s := open(t, disk.Config{Dir: filepath.Join(dir, "cas")})

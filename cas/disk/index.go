@@ -204,24 +204,57 @@ func (s *Store) openIndex() error {
 }
 
 // startSession notes that the store is open. After a loss it says so, until a collection
-// has found all that is pinned.
+// has found all that is pinned. A full disk takes no note: then the store is open to be
+// read and collected, and the first update that finds room brings the note with it.
 func (s *Store) startSession(lost bool) error {
-	err := s.update(func(u *update) error {
-		if lost {
-			u.setMeta("lost", 1)
-		}
-		s.clean = u.meta("session") == 0 || u.meta("clean") == 1
-		s.session, s.gen = u.meta("session")+1, u.meta("gen")
-		s.space.used, s.objects = int64(u.meta("bytes")), int64(u.meta("objects"))
-		s.lost = u.meta("lost") == 1
-		u.setMeta("session", s.session)
-		u.setMeta("clean", 0)
-		return nil
-	})
-	if err == nil && !s.clean {
+	last, err := s.meta("session")
+	clean, err2 := s.meta("clean")
+	gen, err3 := s.meta("gen")
+	used, err4 := s.meta("bytes")
+	objects, err5 := s.meta("objects")
+	was, err6 := s.meta("lost")
+	if err := errors.Join(err, err2, err3, err4, err5, err6); err != nil {
+		return err
+	}
+	s.clean = last == 0 || clean == 1
+	s.session, s.gen = last+1, gen
+	s.space.used, s.objects = int64(used), int64(objects)
+	s.lost = lost || was == 1
+	if !s.clean {
 		s.log.Info("cas: the last stop was not a clean one", "dir", s.cfg.Dir)
 	}
+	s.unsaid.Store(&opening{session: s.session, lost: lost})
+	err = s.update(func(*update) error { return nil })
+	if isNoSpace(err) {
+		s.log.Error("cas: the disk is full; what is stored can be read, and nothing new goes in before there is room", "dir", s.cfg.Dir, "err", err)
+		return nil
+	}
 	return err
+}
+
+// opening is what the index has to hear of an opening of the store.
+type opening struct {
+	session uint64
+	lost    bool
+}
+
+func (o *opening) say(u *update) {
+	if o == nil {
+		return
+	}
+	if o.lost {
+		u.setMeta("lost", 1)
+	}
+	u.setMeta("session", o.session)
+	u.setMeta("clean", 0)
+}
+
+func (s *Store) meta(name string) (uint64, error) {
+	v, ok, err := s.idx.Get(rowKey(tMeta, []byte(name)))
+	if !ok || len(v) != 8 {
+		return 0, err
+	}
+	return binary.BigEndian.Uint64(v), err
 }
 
 func (s *Store) markClean() error {
@@ -270,8 +303,11 @@ func (s *Store) lazily(f func(*update) error) error { return s.write(false, f) }
 
 func (s *Store) write(synced bool, f func(*update) error) error {
 	var u update
+	var o *opening
 	err := s.idx.Update(synced, func(b *index.Batch) error {
 		u = update{b: b}
+		o = s.unsaid.Load()
+		o.say(&u)
 		if err := f(&u); err != nil {
 			return err
 		}
@@ -284,6 +320,7 @@ func (s *Store) write(synced bool, f func(*update) error) error {
 	if err != nil {
 		return err
 	}
+	s.unsaid.CompareAndSwap(o, nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.space.used, s.objects = max(0, s.space.used+u.bytes), max(0, s.objects+u.objects)

@@ -71,7 +71,8 @@ type DB struct {
 	readOnly bool // the disk had no room to open it for more
 }
 
-// Open opens or makes an index.
+// Open opens or makes an index. One that is there and finds no room on the disk is opened
+// to be read, and the first update that finds room opens it for more.
 func Open(o Options) (*DB, error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
@@ -80,7 +81,8 @@ func Open(o Options) (*DB, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &DB{o: o}
-	if err := d.start(false); err != nil {
+	err := d.start(false)
+	if err != nil && (!isFull(err) || d.startReadOnly(err) != nil) {
 		return nil, err
 	}
 	return d, nil
@@ -291,15 +293,21 @@ func (d *DB) again() error {
 		d.db = nil
 	}
 	err := d.start(false)
-	d.readOnly = err != nil
+	d.readOnly = false
 	if err == nil {
 		return nil
 	}
-	if rerr := d.start(true); rerr != nil {
-		return errors.Join(err, rerr)
+	return errors.Join(err, d.startReadOnly(err))
+}
+
+// startReadOnly opens what could not be opened to be written, which is why.
+func (d *DB) startReadOnly(why error) error {
+	d.readOnly = true
+	if err := d.start(true); err != nil {
+		return err
 	}
-	d.gate.refuse(err)
-	return err
+	d.gate.refuse(why)
+	return nil
 }
 
 // Flush writes what is in memory to tables, so that the log's space comes back.
