@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	bolt "go.etcd.io/bbolt"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -298,6 +299,12 @@ func TestExchangeStory(t *testing.T) {
 	if a.site.Records != 3 {
 		t.Errorf("records %d", a.site.Records)
 	}
+	_, err = st.Exchange(sent{site: testSiteID, incarnation: 2, first: 4, records: raws(accepted(5, "g2"))})
+	wantKind(t, err, forgeyard.Invalid) // its own number is another
+	must(t, st.update("test", func(tx *bolt.Tx) error {
+		return putJob(tx, Job{Grant: "g9", Site: "01JD0000000000000000000077", Term: 1, Status: Delegated})
+	}))
+	say("a grant of another site", "4:invalid_rejected", sent{site: testSiteID, incarnation: 2, first: 4, records: raws(accepted(4, "g9"))})
 	if j, err := st.Job("g1"); err != nil || j.Outcomes != 1 || j.Status != Done {
 		t.Errorf("its outcomes stay: %+v %v", j, err)
 	}

@@ -41,6 +41,7 @@ func TestJudge(t *testing.T) {
 		"another outcome, same fence":  {done, false, out(f(2, 3), job.Failed), site.InvalidRejected, Done},
 		"another outcome, later fence": {done, false, out(f(2, 4), job.Failed), site.InvalidRejected, Done},
 		"another outcome, lower fence": {done, false, out(f(2, 2), job.Failed), site.StaleRejected, Done},
+		"taken in, after its end":      {done, false, site.Record{Seq: 12, Kind: site.RecordAccepted, Grant: "g", Job: "j", Fence: f(2, 3)}, site.DuplicateAccepted, Done},
 		"no outcome at all":            {taken, false, out(f(2, 3), job.Running), site.InvalidRejected, Taken},
 		"a kind of a later version":    {taken, false, site.Record{Kind: "poem", Fence: f(2, 3)}, site.InvalidRejected, Taken},
 	} {
