@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -82,10 +83,10 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 		return none, err
 	}
 	j.Status, j.Phase, j.Certain = job.Leased, job.PhaseOffered, false
-	j.Reason = fmt.Sprintf("offered to %s", m.Name)
+	j.Reason = "offered to " + m.Name
 	c.putJob(j)
 	c.noteLease(j, "offered to %s: policy %s, fence %s", m.Name, policyText(j.Lease.Policy), j.Lease.Authority.Fence)
-	c.moveRun(j, fmt.Sprintf("epoch %d offered to %s", j.Epoch, m.Name))
+	c.moveRun(j, "epoch "+strconv.FormatUint(uint64(j.Epoch), 10)+" "+j.Reason)
 	return j.Lease.Authority, nil
 }
 

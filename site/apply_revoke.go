@@ -21,7 +21,9 @@ const KindLease = "lease"
 
 // noteLease adds a line to the lease events of the site.
 func (c *change) noteLease(j Job, format string, args ...any) {
-	c.noteAbout(fmt.Sprintf("%s epoch %d %s", j.ID, j.Epoch, fmt.Sprintf(format, args...)))
+	if c.Allows(FormatLeases) {
+		c.noteAbout(fmt.Sprintf("%s epoch %d "+format, append([]any{j.ID, j.Epoch}, args...)...))
+	}
 }
 
 func (c *change) noteAbout(text string) {

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/internal/bench/rpc"
@@ -249,37 +251,53 @@ func (t *trio) grants(ctx context.Context, clients, ops int) (f figures, err err
 	if err != nil {
 		return f, err
 	}
-	jobs, err := t.submitted(ctx, t.at[i], ops)
-	if err != nil {
-		return f, err
-	}
-	var mu sync.Mutex
-	var took []float64
-	var granted []site.Reply
 	conn, err := rpc.Dial(ctx, t.rpc[i])
 	if err != nil {
 		return f, err
 	}
 	defer conn.Close()
+	var took []float64
+	var all time.Duration
+	for len(took) < ops {
+		some, lasted, err := t.granted(ctx, conn, t.at[i], clients, min(queued, ops-len(took)))
+		if err != nil {
+			return f, err
+		}
+		took, all = append(took, some...), all+lasted
+	}
+	return figuresOf(took, all), nil
+}
+
+// queued is how many jobs wait for their grants at once. A site is not meant to have many
+// thousands that could run and do not, and the peer has no queue that it looks through.
+const queued = 2000
+
+// granted submits jobs, measures their grants, and ends them.
+func (t *trio) granted(ctx context.Context, conn *grpc.ClientConn, at string, clients, ops int) (took []float64, all time.Duration, err error) {
+	jobs, err := t.submitted(ctx, at, ops)
+	if err != nil {
+		return nil, 0, err
+	}
+	var mu sync.Mutex
+	var replies []site.Reply
 	began := time.Now()
 	err = eachOf(clients, jobs, func(id forgeyard.JobID) error {
 		at := time.Now()
 		r, err := replyOf(rpc.Ask(ctx, conn, encoded(site.Offer{Job: id, Runner: runnerID, Session: sessionID})))
 		d := time.Since(at).Seconds()
 		mu.Lock()
-		took, granted = append(took, d), append(granted, r)
+		took, replies = append(took, d), append(replies, r)
 		mu.Unlock()
 		return err
 	})
-	f = figuresOf(took, time.Since(began))
+	all = time.Since(began)
 	if err != nil {
-		return f, err
+		return nil, 0, err
 	}
-	return f, t.ended(ctx, t.at[i], granted)
+	return took, all, t.ended(ctx, at, replies)
 }
 
-// ended ends the jobs of grants, so that the next ones find no more open than these did:
-// a site has a bound of open jobs.
+// ended ends the jobs of grants: a site has a bound of open jobs.
 func (t *trio) ended(ctx context.Context, at string, granted []site.Reply) error {
 	return eachOf(many, granted, func(r site.Reply) error {
 		a, err := site.Value[forgeyard.Authority](r)
