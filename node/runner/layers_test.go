@@ -73,7 +73,8 @@ func from(root forgeyard.Digest, path string, steps ...string) job.Spec {
 
 // The second job with the same sources gets them without a fetch and without a file being
 // written: it reads the very files (device and inode) that the first one read. Each has
-// its own workspace all the same (RA-180), and what goes into build is never shared.
+// its own workspace all the same (RA-180), in which it sees nothing that the one before
+// wrote (RA-201, RA-202), and what goes into build is never shared.
 func TestLayersAreShared(t *testing.T) {
 	b, c := layered(t)
 	root, _ := b.sources()
