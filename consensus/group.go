@@ -213,22 +213,25 @@ func (g *Group) IsLeader() bool { return g.leadership.get().IsLeader }
 // Term is the highest term this node has on disk: what a peer's TermOf asks.
 func (g *Group) Term() uint64 { return g.term.Load() }
 
-// LastEntry is where this node's log ends: how current it is, compared by term first.
-func (g *Group) LastEntry() (term, index uint64) {
+// LastEntry is where this node's log ends: how current it is, compared by term first. A log
+// that cannot be read is an error, never an empty one: what is decided by it would take
+// every other log for newer, or this node for one that has nothing. Unavailable while the
+// group is restarting or closed.
+func (g *Group) LastEntry() (term, index uint64, err error) {
 	g.mu.Lock()
 	in := g.in
 	g.mu.Unlock()
 	if in == nil {
-		return 0, 0
+		return 0, 0, g.unavailable("log")
 	}
 	at, err := in.store.lastEntry()
 	if err != nil {
-		return 0, 0
+		return 0, 0, forgeyard.E("read the end of the log", forgeyard.Other, err)
 	}
 	if snap, err := in.snaps.at(); err == nil && snap.compare(at) > 0 {
 		at = snap
 	}
-	return at.Term, at.Index
+	return at.Term, at.Index, nil
 }
 
 // HashAt returns the hash of this node's state at a mark, once that is

@@ -252,7 +252,10 @@ func (w *lossWatch) others(l loss) map[raft.ServerID]bool {
 
 // ask reports who said yes, and whether that is most voters, this one included.
 func (w *lossWatch) ask(l loss) (granted map[raft.ServerID]bool, most bool) {
-	term, index := w.in.g.LastEntry()
+	term, index, err := w.in.g.LastEntry()
+	if err != nil {
+		return nil, false
+	}
 	answers := make(chan raft.ServerID, len(w.in.servers()))
 	voters, asked := 0, 0
 	for _, s := range w.in.servers() {
@@ -298,7 +301,10 @@ func (w *lossWatch) grants(q *raft.RequestPreVoteRequest) bool {
 	if l == nil || q.Term != l.term+1 || w.in.g.Term() != l.term || string(l.id) == string(q.ID) || !w.votes(string(q.ID)) {
 		return false
 	}
-	term, index := w.in.g.LastEntry()
+	term, index, err := w.in.g.LastEntry()
+	if err != nil {
+		return false // whose log is newer is not known
+	}
 	self := standing{log: position{Term: term, Index: index}, id: raft.ServerID(w.in.g.cfg.LocalID)}
 	peer := standing{log: position{Term: q.LastLogTerm, Index: q.LastLogIndex}, id: raft.ServerID(q.ID)}
 	switch {

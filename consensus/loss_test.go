@@ -220,7 +220,10 @@ func TestWhoGetsTheWordOfAFollowerWithoutALeader(t *testing.T) {
 		if !ok {
 			t.Fatal("it follows nobody")
 		}
-		term, index := g.LastEntry()
+		term, index, err := g.LastEntry()
+		if err != nil {
+			t.Fatal(err)
+		}
 		ask := func(id string, of, logTerm, logIndex uint64) bool {
 			return w.grants(&raft.RequestPreVoteRequest{RPCHeader: raft.RPCHeader{ID: []byte(id)}, Term: of, LastLogTerm: logTerm, LastLogIndex: logIndex})
 		}

@@ -328,7 +328,10 @@ func (g *Group) Tail(after uint64) ([]Entry, error) {
 		return nil, err
 	}
 	var out []Entry
-	_, last := g.LastEntry()
+	_, last, err := g.LastEntry()
+	if err != nil {
+		return nil, err
+	}
 	for i := after + 1; i <= last; i++ {
 		var l raft.Log
 		if err := in.store.GetLog(i, &l); err != nil {

@@ -35,7 +35,7 @@ func (n *Node) lineage() string {
 	if l := n.group.Lineage(); l != "" {
 		return l
 	}
-	if _, last := n.group.LastEntry(); last == 0 && n.replica.State().Index == 0 {
+	if _, last, _ := n.group.LastEntry(); last == 0 && n.replica.State().Index == 0 {
 		return ""
 	}
 	return firstLineage

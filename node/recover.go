@@ -152,7 +152,10 @@ func (n *Node) mayRecover(ctx context.Context) error {
 	if 2*alive > voters {
 		return no(forgeyard.Conflict, "they elect a leader by themselves: wait a few seconds, then forgeyard-node site status", "%d of %d voters answer, which is a majority", alive, voters)
 	}
-	term, index := n.group.LastEntry()
+	term, index, err := n.group.LastEntry()
+	if err != nil {
+		return no(forgeyard.KindOf(err), "forgeyard-node doctor says more; restore a backup on another node if this disk is lost", "where this node's log ends cannot be read: %v", err)
+	}
 	for id, a := range heard {
 		name := n.memberName(forgeyard.RunnerID(id))
 		if a.elsewhere {
