@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/forgeyard/forgeyard-node/internal/bench/rpc"
 )
 
 func TestResult(t *testing.T) {
@@ -38,10 +40,10 @@ func TestFiguresOf(t *testing.T) {
 
 func TestEachOfGivesEachOnce(t *testing.T) {
 	var sum atomic.Int64
-	if err := eachOf(7, []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, func(n int) error { sum.Add(int64(n)); return nil }); err != nil || sum.Load() != 55 {
+	if err := rpc.Each(7, []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, func(n int) error { sum.Add(int64(n)); return nil }); err != nil || sum.Load() != 55 {
 		t.Errorf("%d %v", sum.Load(), err)
 	}
-	if err := eachOf(2, []int{1}, func(int) error { return errors.New("no") }); err == nil {
+	if err := rpc.Each(2, []int{1}, func(int) error { return errors.New("no") }); err == nil {
 		t.Error("an error is lost")
 	}
 }

@@ -281,7 +281,7 @@ func (t *trio) granted(ctx context.Context, conn *grpc.ClientConn, at string, cl
 	var mu sync.Mutex
 	var replies []site.Reply
 	began := time.Now()
-	err = eachOf(clients, jobs, func(id forgeyard.JobID) error {
+	err = rpc.Each(clients, jobs, func(id forgeyard.JobID) error {
 		at := time.Now()
 		r, err := replyOf(rpc.Ask(ctx, conn, encoded(site.Offer{Job: id, Runner: runnerID, Session: sessionID})))
 		d := time.Since(at).Seconds()
@@ -299,7 +299,7 @@ func (t *trio) granted(ctx context.Context, conn *grpc.ClientConn, at string, cl
 
 // ended ends the jobs of grants: a site has a bound of open jobs.
 func (t *trio) ended(ctx context.Context, at string, granted []site.Reply) error {
-	return eachOf(many, granted, func(r site.Reply) error {
+	return rpc.Each(many, granted, func(r site.Reply) error {
 		a, err := site.Value[forgeyard.Authority](r)
 		if err != nil {
 			return err
@@ -315,25 +315,6 @@ func (t *trio) ended(ctx context.Context, at string, granted []site.Reply) error
 // many is how many clients do what is not measured.
 const many = 64
 
-// eachOf gives every client its share.
-func eachOf[T any](clients int, all []T, f func(T) error) error {
-	var wg sync.WaitGroup
-	errs := make(chan error, clients)
-	for c := range clients {
-		wg.Go(func() {
-			for n := c; n < len(all); n += clients {
-				if err := f(all[n]); err != nil {
-					errs <- err
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	close(errs)
-	return <-errs
-}
-
 // submitted puts jobs into the queue, for the grants to be about.
 func (t *trio) submitted(ctx context.Context, at string, n int) ([]forgeyard.JobID, error) {
 	raw := job.Spec{Title: "bench", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted().Canonical()
@@ -342,7 +323,7 @@ func (t *trio) submitted(ctx context.Context, at string, n int) ([]forgeyard.Job
 	for i := range slots {
 		slots[i] = i
 	}
-	err := eachOf(many, slots, func(i int) error {
+	err := rpc.Each(many, slots, func(i int) error {
 		r, err := t.command(ctx, at, site.Submit{Kind: job.Build, Spec: raw, SpecID: cas.Sum(raw)})
 		if err != nil {
 			return err
@@ -436,7 +417,7 @@ func (t *trio) accepted(ctx context.Context, at string, n int) ([]forgeyard.Auth
 	}
 	var mu sync.Mutex
 	var held []forgeyard.Authority
-	err = eachOf(64, jobs, func(id forgeyard.JobID) error {
+	err = rpc.Each(64, jobs, func(id forgeyard.JobID) error {
 		r, err := t.command(ctx, at, site.Offer{Job: id, Runner: runnerID, Session: sessionID})
 		if err != nil {
 			return err

@@ -182,7 +182,7 @@ func (t *trio) renewHard(ctx context.Context, leader int, beats [][]byte) (rate,
 	}
 	var renewed atomic.Int64
 	began := time.Now()
-	err = eachOf(16, make([]struct{}, 16), func(struct{}) error {
+	err = rpc.Each(16, make([]struct{}, 16), func(struct{}) error {
 		for n := 0; time.Since(began) < renewFor; n++ {
 			kept, err := rpc.Post[int](ctx, t.http, t.at[leader], "/renew", beats[n%len(beats)])
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
@@ -114,4 +115,23 @@ func Post[T any](ctx context.Context, c *http.Client, at, path string, body []by
 		return v, err
 	}
 	return v, cborx.Unmarshal(b, &v)
+}
+
+// Each gives every client its share.
+func Each[T any](clients int, all []T, f func(T) error) error {
+	var wg sync.WaitGroup
+	errs := make(chan error, clients)
+	for c := range clients {
+		wg.Go(func() {
+			for n := c; n < len(all); n += clients {
+				if err := f(all[n]); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	return <-errs
 }
