@@ -165,26 +165,40 @@ func (c *change) finish(j *Job, status job.Status, category job.FailureCategory,
 	j.Status, j.Category, j.Reason, j.Ended = status, category, forgeyard.Clip(msg, job.MaxEventMessage), c.at
 	j.StopKind, j.StopReason = "", ""
 	c.releaseDevices(j)
-	c.outcome(*j)
+	c.outcome(j)
 	c.moveRun(*j, j.Reason)
 	c.EndedSeq++
 	c.Ended = c.Ended.Put(SeqKey(c.EndedSeq), j.ID)
 	c.forgetOldest()
 }
 
+// forgetOldest keeps the ended jobs within their bound. One whose end the daemon has not
+// acknowledged is passed over: if it were given anew, nobody would know that it was done.
+// How many those can be is bounded by maxOutbox.
 func (c *change) forgetOldest() {
-	for c.Ended.Len() > maxEnded {
-		k, id, _ := c.Ended.Min()
-		c.Ended = c.Ended.Delete(k)
+	if c.Ended.Len() <= maxEnded {
+		return
+	}
+	for k, id := range c.Ended.All() { // by age
 		j, _ := c.Jobs.Get(id)
-		r, _ := c.Runs.Get(j.Run)
-		for seq := uint64(1); seq <= r.LastSeq; seq++ {
-			c.Events = c.Events.Delete(eventKey(string(r.ID), seq))
+		if j.Said > c.Acked {
+			continue
 		}
-		c.Runs, c.Jobs = c.Runs.Delete(j.Run), c.Jobs.Delete(id)
-		if r.Key != "" {
-			c.Keys = c.Keys.Delete(r.Key)
+		c.Ended = c.Ended.Delete(k)
+		if c.forget(j); c.Ended.Len() <= maxEnded {
+			return
 		}
+	}
+}
+
+func (c *change) forget(j Job) {
+	r, _ := c.Runs.Get(j.Run)
+	for seq := uint64(1); seq <= r.LastSeq; seq++ {
+		c.Events = c.Events.Delete(eventKey(string(r.ID), seq))
+	}
+	c.Runs, c.Jobs = c.Runs.Delete(j.Run), c.Jobs.Delete(j.ID)
+	if r.Key != "" {
+		c.Keys = c.Keys.Delete(r.Key)
 	}
 }
 

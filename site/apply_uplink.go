@@ -153,8 +153,9 @@ func (c *change) takeIn(d Delegation) {
 		case d.Grant.Term > j.Term && !d.Cancel:
 			// It ended before the new term was heard. The daemon refuses the record of the old
 			// term, so it is told under the new one.
-			c.post(Record{Kind: RecordOutcome, Grant: d.Grant.ID, Job: j.ID, Status: j.Status, Result: j.resultForCentral(), Runner: j.Lease.Authority.Runner,
+			j.Said = c.post(Record{Kind: RecordOutcome, Grant: d.Grant.ID, Job: j.ID, Status: j.Status, Result: j.resultForCentral(), Runner: j.Lease.Authority.Runner,
 				Fence: forgeyard.Fence{Incarnation: c.Incarnation, Term: d.Grant.Term, Epoch: j.Epoch}})
+			c.Jobs = c.Jobs.Put(j.ID, j)
 		}
 		return
 	}
@@ -216,11 +217,11 @@ func (s *State) HasOpenGrant(id forgeyard.GrantID) bool {
 }
 
 // outcome queues the end of a delegated job for the daemon.
-func (c *change) outcome(j Job) {
+func (c *change) outcome(j *Job) {
 	if j.Grant == nil {
 		return
 	}
-	c.post(Record{Kind: RecordOutcome, Grant: j.Grant.ID, Job: j.ID, Fence: j.recordFence(c.Incarnation), Status: j.Status, Result: j.resultForCentral(), Runner: j.Lease.Authority.Runner})
+	j.Said = c.post(Record{Kind: RecordOutcome, Grant: j.Grant.ID, Job: j.ID, Fence: j.recordFence(c.Incarnation), Status: j.Status, Result: j.resultForCentral(), Runner: j.Lease.Authority.Runner})
 }
 
 func (j Job) recordFence(incarnation uint64) forgeyard.Fence {
@@ -236,14 +237,19 @@ func (j Job) resultForCentral() *job.Result {
 	return &r
 }
 
-// post appends to the outbox: numbers have no gap.
-func (c *change) post(r Record) {
+// post appends to the outbox, and gives the record's number: numbers have no gap. A voter
+// of format 1 would lose the number, so there is none before.
+func (c *change) post(r Record) (said uint64) {
 	if c.Uplink.State == lease.Standalone {
-		return
+		return 0
 	}
 	c.Sent++
 	r.Seq, r.At, r.Used = c.Sent, c.at, int64(c.Uplink.Used)
 	c.Outbox = c.Outbox.Put(SeqKey(r.Seq), r)
+	if !c.Allows(FormatLeases) {
+		return 0
+	}
+	return r.Seq
 }
 
 func (c *change) outboxAck(b OutboxAck) error {

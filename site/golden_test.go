@@ -69,11 +69,11 @@ func TestLaterCommands(t *testing.T) {
 // TestLaterFields.
 var later = []string{
 	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
-	"Submit.Via", "Checkpoint.Told", "Release.Told", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "image.Names",
+	"Submit.Via", "Checkpoint.Told", "Release.Told", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
 }
 
-// latest are fields that came after the others of later; TestPlaces and TestPastSessions
-// hold them.
+// latest are fields of members that came after the others of later; TestPlaces and
+// TestPastSessions hold them.
 var latest = []string{"Register.Place", "Session.Place", "Session.Past"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
@@ -116,6 +116,24 @@ func TestPastSessions(t *testing.T) {
 	}
 }
 
+// TestSaid holds the number of the record that tells the daemon of a job's end.
+func TestSaid(t *testing.T) {
+	im := image{Format: snapshotFormat, Log: FormatLeases, Jobs: []Job{{ID: "J", Said: 7}}}
+	s, err := DecodeState(cborx.Marshal(im))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range golden.Rows(t, "testdata/said.hex", []golden.Row{{Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}}) {
+		back, err := DecodeState(row.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j, _ := back.Jobs.Get("J"); j.Said != 7 {
+			t.Errorf("%s: lost on the way: %+v", row.Name, j)
+		}
+	}
+}
+
 // told are those that came with runs of every kind: what is packed had none of them either.
 var told = later[slices.Index(later, "Submit.Via"):]
 
@@ -153,7 +171,7 @@ func TestFieldsOfRuns(t *testing.T) {
 	golden.Fill(t, &release)
 	golden.Fill(t, &end)
 	golden.Fill(t, &runs.Events)
-	golden.Fill(t, &runs.Jobs)
+	golden.Fill(t, &runs.Jobs, "Job.Said")
 	golden.Fill(t, &runs.Names)
 	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
 	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{

@@ -254,6 +254,60 @@ func TestDelegationsWaitForRoom(t *testing.T) {
 	}
 }
 
+// An ended job is kept beyond the bound of such jobs until the daemon has acknowledged its
+// end: given anew under a higher term it would run a second time.
+func TestUnheardEndsAreNotForgotten(t *testing.T) {
+	l := newLab(t)
+	l.raise()
+	l.must(UplinkConnect{Central: Central{Peer: "hq"}, Terms: lease.DefaultUplinkTerms()})
+	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted()
+	g := lease.Grant{ID: "G1", Term: 1, Policy: lease.Policy{Policy: job.Continuous}}
+	given := Delegation{Seq: 1, Title: "j", Spec: sp.Canonical(), SpecID: cas.Sum(sp.Canonical()), Grant: g}
+	l.must(Delegate{From: 0, To: 1, Grants: []Delegation{given}})
+	var delegated forgeyard.JobID
+	for id := range l.s.Jobs.All() {
+		delegated = id
+	}
+	end := func(id forgeyard.JobID) {
+		t.Helper()
+		l.must(Cancel{Job: id})
+		if j, ok := l.s.Jobs.Get(id); ok && !j.Status.Terminal() {
+			t.Fatalf("%s is %s", id, j.Status)
+		}
+	}
+	end(delegated)
+	full := *l.s
+	for n := range maxEnded - 1 {
+		full.EndedSeq++
+		full.Ended = full.Ended.Put(SeqKey(full.EndedSeq), forgeyard.JobID(fmt.Sprint("other ", n)))
+	}
+	l.s = &full
+	there := func() bool { _, ok := l.s.Jobs.Get(delegated); return ok }
+
+	local, _ := l.submitted("a")
+	end(local)
+	if !there() || l.s.Ended.Len() != maxEnded {
+		t.Fatalf("there %v, %d ended jobs", there(), l.s.Ended.Len())
+	}
+	g.Term = 2
+	l.must(Delegate{From: 1, To: 2, Grants: []Delegation{{Seq: 2, Title: "j", Spec: given.Spec, SpecID: given.SpecID, Grant: g}}})
+	if l.s.Open.Len() != 0 {
+		t.Error("it runs again")
+	}
+	l.must(OutboxAck{Upto: l.s.Sent - 1}) // all but its end under the new term
+	local, _ = l.submitted("b")
+	end(local)
+	if !there() {
+		t.Fatal("forgotten before its last record was acknowledged")
+	}
+	l.must(OutboxAck{Upto: l.s.Sent})
+	local, _ = l.submitted("c")
+	end(local)
+	if there() || l.s.Ended.Len() != maxEnded {
+		t.Errorf("there %v, %d ended jobs: it stays for ever", there(), l.s.Ended.Len())
+	}
+}
+
 // raise moves the lab's log to the newest format.
 func (l *lab) raise() {
 	l.t.Helper()

@@ -218,6 +218,7 @@ type Job struct {
 	Late      []LateResult        `cbor:"35,keyasint,omitempty"` // refused completions, kept as evidence (E27)
 	Told      uint64              `cbor:"37,keyasint,omitempty"` // happenings of the current epoch that are in the run's events
 	Via       forgeyard.RunnerID  `cbor:"38,keyasint,omitempty"` // see Submit
+	Said      uint64              `cbor:"39,keyasint,omitempty"` // number of the outcome's record for the daemon
 }
 
 // Fence is the current fence of the job.

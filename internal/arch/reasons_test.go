@@ -12,7 +12,6 @@ var reasons = map[string]string{
 	"mesh/":               "identity and enrolment are the natural cut; they share the secret type and the file rules with the rest",
 	"node/":               "the composition of all parts: many short files, one per loop or service, around one struct",
 	"node/runner/":        "the life of one attempt: what it prepares, watches, stops and hands back is one order of things",
-	"internal/bench/":     "the suites of one program: what they measure differs, how they print it must not",
 	"simulation/":         "model and checkers of one run, a file each: the checkers watch moments inside the model; the language of scenarios is a package of its own",
 	"simulation/raftsim/": "one package on purpose, like simulation: the machines, what stands around the real parts, and the checkers of one seed, a file each",
 	"site/":               "one Apply: commands, state and rules change together",
