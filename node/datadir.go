@@ -61,7 +61,7 @@ func openDataDir(path string) (*dataDir, error) {
 	if err != nil {
 		return nil, forgeyard.E("data dir", kindOfIO(err), err)
 	}
-	if err := tryLock(f); err != nil {
+	if err := durable.TryLock(f); err != nil {
 		holder := readPID(f)
 		f.Close()
 		return nil, forgeyard.Errorf("data dir", forgeyard.Conflict, "%s is in use by %s", abs, holder).WithHint("one daemon a data dir: stop that one, or give this one another --data-dir")
@@ -110,7 +110,7 @@ func writePID(f *os.File) error {
 
 // close frees the lock by name before it closes the file: a child that was forked a
 // moment ago still holds a copy of the descriptor until it runs its own program.
-func (d *dataDir) close() error { return errors.Join(unlock(d.lock), d.lock.Close()) }
+func (d *dataDir) close() error { return errors.Join(durable.Unlock(d.lock), d.lock.Close()) }
 
 // writeFile replaces a file durably, with an error of our shape.
 func writeFile(path string, data []byte, mode os.FileMode) error {

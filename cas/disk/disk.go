@@ -45,6 +45,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/disk/index"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 )
 
 var (
@@ -182,7 +183,7 @@ func (s *Store) open() error {
 		return s.fail(op, err)
 	}
 	s.lock = lock
-	if err := lockFile(lock); err != nil {
+	if err := durable.TryLock(lock); err != nil {
 		return forgeyard.Errorf(op, forgeyard.Conflict, "store %s is open in another process: %w", s.cfg.Dir, err).WithHint("one process a store: stop the other one, or give this one its own folder")
 	}
 	if err := s.emptyTmp(); err != nil {

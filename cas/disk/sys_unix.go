@@ -10,9 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile takes the lock that ends with the process, however it ends.
-func lockFile(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
-
 // syncPath makes the bytes of a file, or the names in a directory, survive a power cut.
 func syncPath(path string) error {
 	f, err := os.Open(path)

@@ -7,11 +7,6 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockFile takes the lock that ends with the process, however it ends.
-func lockFile(f *os.File) error {
-	return windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &windows.Overlapped{})
-}
-
 // syncPath makes the bytes of a file survive a power cut. Windows has no sync of a
 // directory; NTFS journals renames.
 func syncPath(path string) error {

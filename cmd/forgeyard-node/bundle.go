@@ -156,9 +156,9 @@ var errOtherHead = errors.New("the bundle is another one by now")
 
 // exportTo writes a file, or finishes the one that was begun.
 func (a *app) exportTo(ctx context.Context, c *client, r *forgeyardv1.ExportBundleRequest, out string) (bundleFacts, error) {
-	f, err := os.OpenFile(out+".part", os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openPart(out + ".part")
 	if err != nil {
-		return bundleFacts{}, fileError("bundle export", err)
+		return bundleFacts{}, err
 	}
 	defer f.Close() // what counts was synced before
 	old, good := a.begun(ctx, f)
@@ -182,6 +182,30 @@ func (a *app) exportTo(ctx context.Context, c *client, r *forgeyardv1.ExportBund
 	v := bundleFactsOf(out, h)
 	v.Resumed = &good
 	return v, fileError("bundle export", durable.SyncDir(filepath.Dir(out)))
+}
+
+// openPart opens an unfinished file for this process alone: two that write into one would
+// give it a name with the bytes of both.
+func openPart(path string) (*os.File, error) {
+	const op = "bundle export"
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, fileError(op, err)
+		}
+		if err := durable.TryLock(f); err != nil {
+			return nil, errors.Join(forgeyard.Errorf(op, forgeyard.Conflict, "%s is being written by another export: %w", path, err).WithHint("wait until that one has ended, or choose another --out"), f.Close())
+		}
+		locked, err1 := f.Stat()
+		named, err2 := os.Stat(path)
+		if err1 == nil && err2 == nil && os.SameFile(locked, named) {
+			return f, nil
+		}
+		// Whoever had it has finished it meanwhile, and this is the finished file.
+		if err := errors.Join(err1, f.Close()); err != nil {
+			return nil, fileError(op, err)
+		}
+	}
 }
 
 // begun is what of an earlier export is right.

@@ -1,6 +1,6 @@
 // Package durable replaces files so that a crash leaves the old one or the new one,
 // never a part: temp, sync, rename, sync of the folder (07§41). It also tells a full
-// disk from other trouble, the same way everywhere.
+// disk from other trouble, and locks a file among processes, the same way everywhere.
 //
 // It decides nothing about what is written or when. Stores that share one sync among
 // many files (cas/disk, consensus) order their own.
