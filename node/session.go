@@ -139,7 +139,9 @@ func (n *Node) tighten(c *job.Capabilities) {
 }
 
 func (n *Node) register(ctx context.Context) error {
-	n.awaitFormat(ctx)
+	if end := n.awaitFormat(ctx); end != nil {
+		return end
+	}
 	caps := *n.caps.Load()
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
@@ -167,15 +169,23 @@ const formatWait = 30 * time.Second
 
 // awaitFormat waits until this node's own copy of the log tells its format. A process that
 // just began has not gone through its log yet, and would not say where it runs: then the site
-// could not know that the process before it is dead.
-func (n *Node) awaitFormat(ctx context.Context) {
+// could not know that the process before it is dead. Who was removed is given no more of the
+// log: what the members say at the door ends its wait, and is returned (RA-321).
+func (n *Node) awaitFormat(ctx context.Context) error {
 	if n.lineage() == "" {
-		return // it comes in: there was no process before
+		return nil // it comes in: there was no process before
 	}
 	ctx, cancel := context.WithTimeout(ctx, formatWait)
 	defer cancel()
-	for !n.replica.State().Allows(site.FormatPlaces) && !n.upToDate(ctx) && n.pause(ctx, firstBackoff) {
+	for !n.replica.State().Allows(site.FormatPlaces) {
+		if end := n.way.ended(); end != nil {
+			return end
+		}
+		if n.upToDate(ctx) || !n.pause(ctx, firstBackoff) {
+			return nil
+		}
 	}
+	return nil
 }
 
 // place is where this process runs, once the log's format has room for it.

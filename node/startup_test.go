@@ -131,6 +131,29 @@ func TestStartWaitsForTheSite(t *testing.T) {
 	}
 }
 
+// RA-321: who was removed while it was away ends when it starts again. Its own copy of the log
+// never tells it, since nobody gives it more of the log: it goes by what the others say at the
+// door, and does not wait out the time that a registration waits for the log.
+func TestStartOfWhoWasRemoved(t *testing.T) {
+	all := makeSite(t, 3)
+	one, away := all[0], all[2]
+	one.wait("three voters", func() bool { return votersOf(one) == 3 })
+	away.end()
+	if _, err := one.sites().SetMember(t.Context(), connect.NewRequest(&forgeyardv1.SetMemberRequest{Member: "n3", Action: "remove"})); err != nil {
+		t.Fatal(err)
+	}
+	again := startNode(t, away.dir, "n3")
+	select {
+	case err := <-again.done:
+		if forgeyard.KindOf(err) != forgeyard.Denied || !strings.Contains(err.Error(), "n3 was removed from site cell") {
+			t.Errorf("it ended with %v", err)
+		}
+		again.done <- nil
+	case <-time.After(formatWait / 2):
+		t.Errorf("it goes on after %s", formatWait/2)
+	}
+}
+
 // RA-085: the loop serves everybody. While work prints without end into a log that its reader
 // does not read, heartbeats go out in time, another job is offered, taken and done, the
 // machine is looked at again, a cancellation arrives, and the node stops when it is told.
