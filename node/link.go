@@ -108,7 +108,7 @@ func (k *link) ended() error {
 	}
 	m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID)
 	k.mu.Lock()
-	if ok && m.Removed {
+	if ok && m.Removed && !n.votes(m.Runner) {
 		k.rules.Ended(agent.Revoked)
 	}
 	end := k.rules.Refused(v, said)

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -57,19 +58,26 @@ func (n *Node) addKnownAddrs(known []mesh.PeerAddr) error {
 	return nil
 }
 
-// revoked asks the log whether a peer was removed.
+// revoked asks the log whether a peer was removed. One that votes still is heard until the
+// group goes on without it: the change that takes its vote may stand behind another one in
+// the log, which needs it.
 func (n *Node) revoked(p peer.ID, r forgeyard.RunnerID) bool {
 	s := n.replica.State()
 	if m, ok := s.Members.Get(r); ok {
-		return m.Removed
+		return m.Removed && !n.votes(m.Runner)
 	}
 	text := p.String()
 	for _, m := range s.Members.All() {
 		if m.Peer == text {
-			return m.Removed
+			return m.Removed && !n.votes(m.Runner)
 		}
 	}
 	return false // the log may not have come yet; the credential is checked all the same
+}
+
+// votes asks this node's view of the group.
+func (n *Node) votes(r forgeyard.RunnerID) bool {
+	return n.opened.Load() && slices.ContainsFunc(n.group.Members(), func(m consensus.Member) bool { return m.Voter && m.ID == string(r) })
 }
 
 func (n *Node) openLog(ctx context.Context, c *closers) error {

@@ -152,7 +152,7 @@ func (n *Node) register(ctx context.Context) error {
 		Formats: site.Formats, Place: n.place(),
 	})
 	if err == nil {
-		if err = reply.Err(); forgeyard.KindOf(err) == forgeyard.Denied {
+		if err = reply.Err(); forgeyard.KindOf(err) == forgeyard.Denied && !n.votes(n.enrolment.RunnerID) {
 			n.way.removed() // the log itself says so
 		}
 	}

@@ -36,6 +36,26 @@ func (n *Node) Propose(ctx context.Context, by string, body site.Body) (site.Rep
 	return n.proposer.ProposeAs(ctx, by+"@"+n.enrolment.Name, body)
 }
 
+// groupLook is how often the group is looked at by who waits for a change of it.
+const groupLook = 20 * time.Millisecond
+
+// Outvoted implements control.Node. What a majority vouches for after the change was seen
+// here stands behind it in the log.
+func (n *Node) Outvoted(ctx context.Context, r forgeyard.RunnerID) error {
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	for n.votes(r) {
+		select {
+		case <-ctx.Done():
+			return forgeyard.Errorf("remove", forgeyard.Unavailable, "%s is removed, and the group still counts its vote", n.memberName(r)).
+				WithHint("leave it running until the voters that do not answer are back: forgeyard-node doctor")
+		case <-n.clock.After(groupLook):
+		}
+	}
+	_, err := n.Current(ctx)
+	return err
+}
+
 // Wall implements control.Node.
 func (n *Node) Wall() time.Time { return n.clock.Wall() }
 

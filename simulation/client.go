@@ -175,9 +175,10 @@ func (c *client) setTTL(ttl time.Duration) {
 	})
 }
 
-// remove drains a node and takes it out of the site when its leases have ended; then
-// its machine is switched off.
+// remove drains a node and takes it out of the site when its leases have ended; when the
+// group goes on without it too, its machine is switched off.
 func (c *client) remove(n *node) {
+	n = c.s.nodes[n.id] // its data dir may have been copied meanwhile
 	if c.leaving != nil && c.leaving != n {
 		return
 	}
@@ -191,17 +192,42 @@ func (c *client) remove(n *node) {
 	by.propose("client", site.MemberSet{Runner: n.runner, Draining: &yes, Cancel: true}, proposeFor, func(site.Reply, bool) {
 		by.propose("client", site.MemberSet{Runner: n.runner, Removed: &yes}, proposeFor, func(r site.Reply, known bool) {
 			if known && r.Err() == nil {
-				c.s.trace("%s is switched off: it was removed", n.name)
-				n.resume()
-				if n.up {
-					n.crash()
-				}
-				n.gone = true
+				c.switchOff(n)
 				return
 			}
 			c.s.after(int64(3*time.Second), func() { c.remove(n) })
 		})
 	})
+}
+
+// switchOff ends the machine of a node that was removed, as soon as somebody says that the
+// group goes on without it.
+func (c *client) switchOff(n *node) {
+	n = c.s.nodes[n.id]
+	by := c.anyone()
+	switch {
+	case n.gone:
+	case by != nil && (by.without(n) || c.s.faults.offAtOnce):
+		c.s.trace("%s is switched off: it was removed", n.name)
+		n.resume()
+		if n.up {
+			n.crash()
+		}
+		n.gone = true
+	default:
+		c.s.after(int64(groupLook), func() { c.switchOff(n) })
+	}
+}
+
+// groupLook is how often a person looks at the group who waits for a change of it.
+const groupLook = 500 * time.Millisecond
+
+// without reports whether a node was removed and does not vote, by what this one knows to be
+// committed.
+func (n *node) without(gone *node) bool {
+	m, ok := n.state().Members.Get(gone.runner)
+	g, at := n.group()
+	return ok && m.Removed && !g.voter[gone.id] && at <= n.commit
 }
 
 // forget is what a forced recovery costs: what the node did not have.

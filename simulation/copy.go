@@ -23,6 +23,9 @@ func (s *sim) copied(n *node, down time.Duration) {
 	n.lost, n.gone = true, true
 	s.nodes[n.id] = c
 	s.ghosts = append(s.ghosts, n)
+	if s.client.leaving == n {
+		s.client.leaving = c
+	}
 	if c.world != s.world { // the first one will not hear any more that the site was recovered
 		s.after(int64(s.within(0, 20*time.Second)), c.outdated)
 	}

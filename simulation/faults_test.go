@@ -91,6 +91,7 @@ func seededFaults() []seeded {
 		{"a silence never ends a lease", "progress", 2, scenario.Taste{}, apply(neverExpires)},
 		{"a device is never reset", "progress", 1, scenario.Taste{}, func(h *hooks) { h.neverResets = true }},
 		{"a contact does not wake what waited for it", "progress", 1, onlyUplink, apply(after(neverGoesOn))},
+		{"a removed node is switched off while its vote counts", "progress", 0, scenario.Taste{}, func(h *hooks) { h.offAtOnce = true }},
 		{"a removed node's devices stay in the pool", "progress", 19, scenario.Taste{}, apply(after(staysMember))},
 	}
 }

@@ -26,6 +26,8 @@ type hooks struct {
 	skipsRest    bool // what follows a refused command in its entry is answered and not kept
 	writesEarly  bool // a command is written before the log's format allows it
 	readsOn      bool // a program goes on that the log's format has left behind
+	// Of a person.
+	offAtOnce bool // a node that was removed is switched off while its vote counts
 	// Of a forced recovery.
 	dropsTail   bool // what the node does not know to be committed is left out
 	fromBackup  bool // a restored site counts on from the backup's incarnation

@@ -35,6 +35,8 @@ type Node interface {
 	Doctor(ctx context.Context) *forgeyardv1.DoctorResponse
 	Members() []*forgeyardv1.Member
 	Quorum(ctx context.Context) bool
+	// Outvoted waits until the group goes on without a member's vote.
+	Outvoted(ctx context.Context, r forgeyard.RunnerID) error
 	UplinkUsed(ctx context.Context) (used time.Duration, lastError string, lastContact time.Time)
 	Explain(ctx context.Context, id forgeyard.JobID) (held string, all []*forgeyardv1.Job_Candidate, err error)
 	// Heard is the last heartbeat of a runner, as the leader heard it. NotFound: none.

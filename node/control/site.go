@@ -257,6 +257,11 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 	if _, err := propose(ctx, s.n, b); err != nil {
 		return nil, err
 	}
+	if r.Msg.Action == "remove" { // who hears that it is done switches the machine off
+		if err := s.n.Outvoted(ctx, m.Runner); err != nil {
+			return nil, err
+		}
+	}
 	if now := memberOf(s.n.Members(), string(m.Runner)); now != nil {
 		return connect.NewResponse(&forgeyardv1.SetMemberResponse{Member: now}), nil
 	}

@@ -33,14 +33,14 @@ func (s *stepper) voters() {
 	for m := range byEnrolment(s.in.State) {
 		g, ok := in[m.Runner]
 		switch {
-		case m.Removed && ok:
+		case m.Removed && ok && (!g.Voter || s.dispensable(in, m)):
 			s.effects = append(s.effects, SetVoter{m.Runner, m.Peer, Gone})
 			return
-		case m.Removed:
+		case m.Removed: // while the rest could not go on without its vote, it is heard
 		case !ok && s.fresh(m):
 			s.effects = append(s.effects, SetVoter{m.Runner, m.Peer, NonVoter})
 			return
-		case ok && g.Voter && m.Spare && voting > 1:
+		case ok && g.Voter && m.Spare && s.dispensable(in, m):
 			s.effects = append(s.effects, SetVoter{m.Runner, m.Peer, Spare})
 			return
 		case ok && !g.Voter && m.MayVote && !m.Spare && g.Behind <= caughtUp && s.fit(m) && s.steady(m) && !m.Draining:
@@ -55,6 +55,23 @@ func (s *stepper) voters() {
 	if voting < want && (len(ready) >= 2 || (len(ready) == 1 && !odd)) {
 		s.effects = append(s.effects, SetVoter{ready[0].Runner, ready[0].Peer, Voter})
 	}
+}
+
+// dispensable reports whether the other voters could go on without one that gives up its vote:
+// those of them that are heard are a majority. A change that they cannot commit takes the
+// vote all the same, since Raft counts by the newest configuration in the log.
+func (s *stepper) dispensable(in map[forgeyard.RunnerID]GroupMember, leaves site.Member) bool {
+	rest, alive := 0, 0
+	for id, g := range in {
+		if !g.Voter || id == leaves.Runner {
+			continue
+		}
+		rest++
+		if m, ok := s.in.State.Members.Get(id); ok && s.fresh(m) {
+			alive++
+		}
+	}
+	return 2*alive > rest
 }
 
 // replaceDead takes the vote of one that was silent for long, where a steady spare is there

@@ -19,7 +19,7 @@ import (
 //	members N          so many nodes, all of them may vote; the first leads and votes
 //	heard FOR NAMES    time passes, and only they are heard
 //	restart NAME       a new session of it
-//	set NAME draining|spare|unspare
+//	set NAME draining|spare|unspare|removed
 //	reads NAME MAX     a new session, of a program that reads log formats up to MAX
 func TestVoterStories(t *testing.T) {
 	datadriven.Walk(t, "testdata/voters", func(t *testing.T, path string) {
@@ -102,6 +102,8 @@ func (s *voterStory) run(t *testing.T, td *datadriven.TestData) string {
 			b.Spare = &yes
 		case "unspare":
 			b.Spare = &no
+		case "removed":
+			b.Removed = &yes
 		}
 		s.apply(b)
 	}
