@@ -128,8 +128,12 @@ func (n *Node) capabilityConfig() capability.Config {
 func (n *Node) Drain(ctx context.Context, r *forgeyardv1.DrainRequest) (*forgeyardv1.DrainResponse, error) {
 	m, _ := n.replica.State().Members.Get(n.enrolment.RunnerID)
 	yes := true
-	if !m.Draining || r.Cancel {
-		reply, err := n.Propose(ctx, "operator", site.MemberSet{Runner: n.enrolment.RunnerID, Draining: &yes, Cancel: r.Cancel})
+	b := site.MemberSet{Runner: n.enrolment.RunnerID, Draining: &yes, Cancel: r.Cancel}
+	if d := r.Deadline.AsDuration(); d > 0 && !r.Cancel {
+		b.Deadline = forgeyard.WallOf(n.clock.Wall().Add(d))
+	}
+	if !m.Draining || r.Cancel || b.Deadline != 0 {
+		reply, err := n.Propose(ctx, "operator", b)
 		if err != nil {
 			return nil, err
 		}
@@ -138,9 +142,6 @@ func (n *Node) Drain(ctx context.Context, r *forgeyardv1.DrainRequest) (*forgeya
 		}
 	}
 	n.setOnline()
-	if d := r.Deadline.AsDuration(); d > 0 {
-		go n.drainDeadline(context.WithoutCancel(ctx), d)
-	}
 	return &forgeyardv1.DrainResponse{Changed: !m.Draining, Active: int32(len(n.local.executions()))}, nil
 }
 
@@ -150,13 +151,32 @@ func (n *Node) isDraining() bool {
 	return ok && m.Draining
 }
 
-// drainDeadline asks what still runs to give its job back when the time is over.
-func (n *Node) drainDeadline(ctx context.Context, d time.Duration) {
-	if !n.pause(ctx, d) || !n.isDraining() {
-		return
-	}
-	for _, x := range n.local.executions() {
-		x.stop("drain", "the deadline of the drain has passed")
+// drainLoop keeps the deadlines of this node's drains. They are in the log, so that no
+// restart forgets them, and so is the word that one has passed (decision 7).
+func (n *Node) drainLoop(ctx context.Context) error {
+	yes := true
+	for {
+		changed := n.replica.Changed()
+		m, _ := n.replica.State().Members.Get(n.enrolment.RunnerID)
+		var due <-chan time.Time
+		if m.Draining && m.Deadline != 0 {
+			due = n.clock.After(max(0, m.Deadline.Time().Sub(n.clock.Wall())))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			continue
+		case <-due:
+		}
+		reply, err := n.Propose(ctx, "drain", site.MemberSet{Runner: n.enrolment.RunnerID, Draining: &yes, Cancel: true, Deadline: m.Deadline})
+		if err == nil {
+			err = reply.Err()
+		}
+		if err != nil {
+			n.log.Warn("the deadline of the drain has passed and the site does not hear it; it is said again", "err", err)
+			n.pause(ctx, firstBackoff)
+		}
 	}
 }
 

@@ -249,6 +249,7 @@ func (n *Node) serve(ctx context.Context) error {
 	g.Go(func() error { return n.upkeepLoop(run) })
 	g.Go(func() error { return n.agentLoop(run) })
 	g.Go(func() error { return n.sessionLoop(run) })
+	g.Go(func() error { return n.drainLoop(run) })
 	g.Go(func() error { return n.cacheLoop(run) })
 	g.Go(func() error { n.scrub.Run(run); return nil })
 	n.setState(StateConnecting)

@@ -428,11 +428,7 @@ func (c *change) memberSet(b MemberSet) error {
 		return forgeyard.Errorf("member", forgeyard.NotFound, "no member %s", b.Runner)
 	}
 	if b.Draining != nil {
-		m.Draining = *b.Draining
-		c.note("member", "%s draining: %v", m.Name, m.Draining)
-		if b.Cancel && m.Draining {
-			c.stopAll(m.Runner, "drain", "the runner drains")
-		}
+		c.drain(&m, b)
 	}
 	if b.Disabled != nil {
 		m.Disabled = *b.Disabled
@@ -464,6 +460,32 @@ func (c *change) memberSet(b MemberSet) error {
 	}
 	c.Members = c.Members.Put(b.Runner, m)
 	return nil
+}
+
+// drain begins a drain, ends it, sets its deadline, or says that the deadline has come.
+func (c *change) drain(m *Member, b MemberSet) {
+	over := b.Cancel && b.Deadline != 0
+	if over && b.Deadline != m.Deadline {
+		return // the drain has another one by now, or has ended
+	}
+	m.Draining = *b.Draining
+	switch {
+	case over:
+		m.Deadline = 0
+		c.note("member", "%s: the deadline of the drain has passed", m.Name)
+		c.stopAll(m.Runner, "drain", "the deadline of the drain has passed")
+		return
+	case m.Draining && b.Deadline != 0:
+		m.Deadline = b.Deadline
+		c.note("member", "%s draining: %v, with a deadline", m.Name, m.Draining)
+		return
+	case !m.Draining || b.Cancel:
+		m.Deadline = 0
+	}
+	c.note("member", "%s draining: %v", m.Name, m.Draining)
+	if b.Cancel && m.Draining {
+		c.stopAll(m.Runner, "drain", "the runner drains")
+	}
 }
 
 func (s *State) liveLeases(r forgeyard.RunnerID) int {

@@ -149,6 +149,10 @@ type MemberSet struct {
 	Disabled *bool              `cbor:"4,keyasint,omitempty"`
 	Removed  *bool              `cbor:"5,keyasint,omitempty"`
 	Spare    *bool              `cbor:"6,keyasint,omitempty"` // of log format 2
+	// Deadline with Draining: when what still runs is asked to give its job back. With Cancel
+	// too: that time has come. By the wall clock of the runner itself, for whose drain a person
+	// has set it. Of log format 2.
+	Deadline forgeyard.Wall `cbor:"7,keyasint,omitempty"`
 }
 
 // Submit puts a run with one job into the queue.

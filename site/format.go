@@ -62,7 +62,7 @@ func (s *State) Allows(f Format) bool { return f <= s.LogFormat() }
 
 // FormatOf is the first format in which the command may stand.
 func FormatOf(b Body) Format {
-	if m, ok := b.(MemberSet); ok && m.Spare != nil {
+	if m, ok := b.(MemberSet); ok && (m.Spare != nil || m.Deadline != 0) {
 		return 2
 	}
 	if k := b.kind(); k > kindFormatRaise || says(b) {

@@ -54,7 +54,7 @@ func TestLaterCommands(t *testing.T) {
 		add(k, p.Elem().Interface().(Body))
 	}
 	var m MemberSet
-	golden.Fill(t, &m)
+	golden.Fill(t, &m, "MemberSet.Deadline")
 	add(kindMemberSet, m)
 	for _, row := range golden.Rows(t, "testdata/commands-later.hex", today) {
 		c, err := Decode(row.Bytes)
@@ -68,7 +68,7 @@ func TestLaterCommands(t *testing.T) {
 // nothing, so that what a site wrote before them keeps its bytes. Whole they are held by
 // TestLaterFields.
 var later = []string{
-	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
+	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "MemberSet.Deadline", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
 }
 
@@ -113,6 +113,17 @@ func TestPastSessions(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(back.image().Members, im.Members) {
 			t.Errorf("%s: a field was lost on the way: %v", row.Name, err)
 		}
+	}
+}
+
+// TestDrainDeadline holds the deadline of a drain.
+func TestDrainDeadline(t *testing.T) {
+	yes := true
+	set := MemberSet{Runner: "R", Draining: &yes, Deadline: 1_800_000_000_000}
+	row := golden.Rows(t, "testdata/drain.hex", []golden.Row{{Name: "MemberSet", Bytes: cborx.Marshal(set)}})[0]
+	b, err := decodeBody(kindMemberSet, row.Bytes)
+	if err != nil || !reflect.DeepEqual(b, set) || FormatOf(b) != FormatLeases {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 	}
 }
 

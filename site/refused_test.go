@@ -308,6 +308,36 @@ func TestUnheardEndsAreNotForgotten(t *testing.T) {
 	}
 }
 
+// The deadline of a drain is in the state. Only the word that this one has passed asks for
+// the work; one that was replaced or ended by a resume asks for nothing.
+func TestDrainDeadlines(t *testing.T) {
+	l := newLab(t)
+	l.raise()
+	a := l.held("one")
+	yes, no := true, false
+	deadline := func() forgeyard.Wall { m, _ := l.s.Members.Get("R1"); return m.Deadline }
+	passed := func(at forgeyard.Wall) string {
+		l.must(MemberSet{Runner: "R1", Draining: &yes, Cancel: true, Deadline: at})
+		return l.job(a).StopReason
+	}
+	l.must(MemberSet{Runner: "R1", Draining: &yes, Deadline: 10})
+	l.must(MemberSet{Runner: "R1", Draining: &yes, Deadline: 20})
+	if got := passed(10); got != "" || deadline() != 20 {
+		t.Errorf("a deadline that was replaced: asked for %q, deadline %d", got, deadline())
+	}
+	l.must(MemberSet{Runner: "R1", Draining: &no})
+	if got := passed(20); got != "" || deadline() != 0 {
+		t.Errorf("after a resume: asked for %q, deadline %d", got, deadline())
+	}
+	if m, _ := l.s.Members.Get("R1"); m.Draining {
+		t.Error("it drains again")
+	}
+	l.must(MemberSet{Runner: "R1", Draining: &yes, Deadline: 30})
+	if got := passed(30); got != "the deadline of the drain has passed" || deadline() != 0 {
+		t.Errorf("asked for %q, deadline %d", got, deadline())
+	}
+}
+
 // raise moves the lab's log to the newest format.
 func (l *lab) raise() {
 	l.t.Helper()

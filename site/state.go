@@ -96,7 +96,7 @@ type Member struct {
 	Caps     job.Capabilities   `cbor:"10,keyasint"`
 	Digest   forgeyard.Digest   `cbor:"11,keyasint,omitzero"` // of Caps
 	Draining bool               `cbor:"12,keyasint,omitempty"`
-	Deadline forgeyard.Wall     `cbor:"13,keyasint,omitempty"` // of the drain, for people
+	Deadline forgeyard.Wall     `cbor:"13,keyasint,omitempty"` // of the drain: see MemberSet
 	Disabled bool               `cbor:"14,keyasint,omitempty"`
 	Removed  bool               `cbor:"15,keyasint,omitempty"` // revoked: every member drops the peer
 	Token    forgeyard.TokenID  `cbor:"16,keyasint,omitempty"` // it came in with
