@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -80,8 +82,9 @@ func (a *app) casGet() *cobra.Command {
 	var isTree bool
 	c := a.Build(cli.Command{
 		Use: "get DIGEST|NAME", Short: "Fetch content by its digest, or by a name that an ingest gave it, from this node or its peers", Args: cobra.ExactArgs(1),
-		Long: "Fetch content by its digest, from this node or its peers. What arrives is held against the digest; a file or directory gets its name only then. " +
-			"Without -O, or with -O -, the bytes go to stdout, and a mismatch is known by the exit code.",
+		Long: "Fetch content by its digest, from this node or its peers. What arrives is held against the digest; a file or directory gets its name only then: " +
+			"a file that is there is replaced when all has come, a directory must not be there. " +
+			"Without -O, or with -O -, the bytes go to stdout, into a device or a pipe that -O names they go as they come, and a mismatch is known by the exit code.",
 		Example: "  forgeyard-node cas get b3:… -O firmware.bin\n  forgeyard-node cas get b3:… --tree -O ./src", Exits: []int{1, 3, 4, 5, 6, 7, 130},
 		Run: func(ctx context.Context, args []string) error {
 			if job.CheckName(args[0]) != nil {
@@ -107,8 +110,7 @@ func (a *app) casGet() *cobra.Command {
 			if !toStdout {
 				return a.download(ctx, c, ref, isTree, out)
 			}
-			_, err = remote.New(c.content, "").Get(ctx, ref, false, a.Out)
-			return err
+			return a.copyTo(ctx, c, ref, a.Out, "stdout")
 		},
 	})
 	c.Flags().StringVarP(&out, "out", "O", "", "file or directory to make; - is stdout")
@@ -125,11 +127,58 @@ func parseRef(digest, manifest string, size int64) (cas.Ref, error) {
 	return ref, err
 }
 
+// copyTo writes a file's bytes as they come. What w makes of it is w's fault, and said so.
+func (a *app) copyTo(ctx context.Context, c *client, ref cas.Ref, w io.Writer, name string) error {
+	to := &sink{w: w}
+	_, err := remote.New(c.content, "").Get(ctx, ref, false, to)
+	if to.err != nil {
+		return noRoom(forgeyard.E("write to "+name, fileKind(to.err), to.err), name)
+	}
+	return err
+}
+
+// sink remembers why it took no more.
+type sink struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sink) Write(b []byte) (n int, err error) {
+	n, s.err = s.w.Write(b)
+	return n, s.err
+}
+
+// noRoom says what to do about a full disk that is not the node's.
+func noRoom(err *forgeyard.Error, where string) *forgeyard.Error {
+	if err.Kind == forgeyard.NoSpace {
+		return err.WithHint("free space or inodes where %s is, or name another place", where)
+	}
+	return err
+}
+
+// into writes to what is there and is no file: a device, a pipe, /dev/stdout. A rename
+// would put a file in its place, for everybody.
+func (a *app) into(ctx context.Context, c *client, ref cas.Ref, dst string) (err error) {
+	f, err := os.OpenFile(dst, os.O_WRONLY, 0)
+	if err != nil {
+		return withFileKind(err, dst)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return a.copyTo(ctx, c, ref, f, dst)
+}
+
 // download makes a file or directory at dst, which gets its name when all of it is
-// there and verified. A directory must not be there yet.
+// there and verified. A file that is there is replaced by then, as other tools with such a
+// flag do; a directory must not be there yet.
 func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool, dst string) error {
-	if st, err := os.Lstat(dst); err == nil && (isTree || st.IsDir()) {
-		return forgeyard.Errorf("cas get", forgeyard.Conflict, "%s is there already", dst).WithHint("name another place")
+	if _, err := os.Lstat(dst); err == nil {
+		st, err := os.Stat(dst) // a link to a device is one
+		if isTree || (err == nil && st.IsDir()) {
+			return forgeyard.Errorf("cas get", forgeyard.Conflict, "%s is there already", dst).WithHint("name another place")
+		}
+		if err == nil && !st.Mode().IsRegular() {
+			return a.into(ctx, c, ref, dst)
+		}
 	}
 	bar := a.NewProgress("fetch "+filepath.Base(dst), cmp.Or(ref.Size, sizeHere(ctx, c, ref, isTree)))
 	defer bar.Close()
@@ -137,7 +186,7 @@ func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool,
 	s.Wrap = bar.Reader
 	if !isTree {
 		_, err := s.File(ctx, ref, dst)
-		return withFileKind(err)
+		return withFileKind(err, dst)
 	}
 	bar.SetTotal(0) // the size of a tree is not that of its files
 	if _, err := s.Bring(ctx, ref.Digest); err != nil {
@@ -145,13 +194,13 @@ func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool,
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dst), ".forgeyard-*")
 	if err != nil {
-		return withFileKind(err)
+		return withFileKind(err, dst)
 	}
 	defer func() { _ = tree.Remove(tmp) }() // what is left of it, when all went well nothing
 	if _, err := tree.Materialise(ctx, s, ref.Digest, filepath.Join(tmp, "tree"), tree.Materialisation{}); err != nil {
 		return err
 	}
-	return withFileKind(os.Rename(filepath.Join(tmp, "tree"), dst))
+	return withFileKind(os.Rename(filepath.Join(tmp, "tree"), dst), dst)
 }
 
 // sizeHere is what this node knows of a blob's size, for the progress that a person sees:
@@ -169,11 +218,11 @@ func sizeHere(ctx context.Context, c *client, ref cas.Ref, isTree bool) int64 {
 	return o.Size
 }
 
-func withFileKind(err error) error {
+func withFileKind(err error, dst string) error {
 	if err == nil || forgeyard.KindOf(err) != forgeyard.Other {
 		return err
 	}
-	return forgeyard.E("cas get", fileKind(err), err)
+	return noRoom(forgeyard.E("cas get", fileKind(err), err), dst)
 }
 
 func (a *app) casLs() *cobra.Command {
@@ -451,7 +500,10 @@ func (a *app) casGC() *cobra.Command {
 				did = "would remove"
 			}
 			return a.Print(r, func(p *cli.Page) {
-				p.Line("%s %s of %s, %s; %s kept", did, strconv.FormatInt(r.Removed, 10), plural(int(r.Examined), "object"), cli.Size(r.Freed), fmt.Sprint(r.Kept))
+				p.Line("%s %s of %s, %s; %s kept", did, strconv.FormatInt(r.Removed, 10), plural(int(r.Examined), "object"), cli.Size(r.Freed-r.TreesFreed), fmt.Sprint(r.Kept))
+				if r.TreesFreed > 0 {
+					p.Line("%s %s of trees that were kept for reuse by jobs", did, cli.Size(r.TreesFreed))
+				}
 			})
 		},
 	})

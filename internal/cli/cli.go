@@ -24,6 +24,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/api/render"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 	"github.com/forgeyard/forgeyard-node/internal/strictyaml"
 )
 
@@ -51,7 +52,7 @@ type Command struct {
 	Use, Short, Long, Example string
 	Aliases                   []string
 	Args                      cobra.PositionalArgs // nil: none are taken
-	Exits                     []int                // of exitMeaning, beyond 0; 2 is always there
+	Exits                     []int                // of exitMeaning, beyond 0, 2 and 7, which are always there: any output may find its disk full
 	Hidden                    bool
 	Run                       func(ctx context.Context, args []string) error
 }
@@ -103,7 +104,7 @@ func (s *Shell) Build(c Command) *cobra.Command {
 }
 
 func exits(own []int) string {
-	uses := map[int]bool{0: true, 2: true}
+	uses := map[int]bool{0: true, 2: true, 7: true}
 	for _, e := range own {
 		uses[e] = true
 	}
@@ -271,6 +272,9 @@ func (s *Shell) Line(m proto.Message, text string) error {
 func (s *Shell) broken(err error) error {
 	if err == nil {
 		return nil
+	}
+	if durable.Full(err) {
+		return forgeyard.E("write to stdout", forgeyard.NoSpace, err).WithHint("free space where the output goes, or send it elsewhere")
 	}
 	return forgeyard.E("write to stdout", forgeyard.Other, err)
 }

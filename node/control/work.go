@@ -453,10 +453,11 @@ func (s contentService) Usage(ctx context.Context, _ *connect.Request[forgeyardv
 
 func (s contentService) GC(ctx context.Context, r *connect.Request[forgeyardv1.GCRequest]) (*connect.Response[forgeyardv1.GCResponse], error) {
 	g, err := s.n.Store().GC(ctx, r.Msg.DryRun)
+	var trees int64
 	if err == nil && !r.Msg.DryRun {
-		g.Freed += s.n.EvictLayers()
+		trees = s.n.EvictLayers()
 	}
-	return respond(&forgeyardv1.GCResponse{Examined: g.Examined, Removed: g.Removed, Freed: g.Freed, Kept: g.Kept}, err)
+	return respond(&forgeyardv1.GCResponse{Examined: g.Examined, Removed: g.Removed, Freed: g.Freed + trees, Kept: g.Kept, TreesFreed: trees}, err)
 }
 
 func (s contentService) Verify(ctx context.Context, r *connect.Request[forgeyardv1.VerifyRequest], out *connect.ServerStream[forgeyardv1.VerifyResponse]) error {

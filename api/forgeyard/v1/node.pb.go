@@ -3855,8 +3855,9 @@ type GCResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Examined      int64                  `protobuf:"varint,1,opt,name=examined,proto3" json:"examined,omitempty"`
 	Removed       int64                  `protobuf:"varint,2,opt,name=removed,proto3" json:"removed,omitempty"`
-	Freed         int64                  `protobuf:"varint,3,opt,name=freed,proto3" json:"freed,omitempty"`
+	Freed         int64                  `protobuf:"varint,3,opt,name=freed,proto3" json:"freed,omitempty"` // bytes of all that went, trees_freed among them
 	Kept          int64                  `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
+	TreesFreed    int64                  `protobuf:"varint,5,opt,name=trees_freed,json=treesFreed,proto3" json:"trees_freed,omitempty"` // bytes of trees that lay open for reuse by jobs: they are no objects
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3915,6 +3916,13 @@ func (x *GCResponse) GetFreed() int64 {
 func (x *GCResponse) GetKept() int64 {
 	if x != nil {
 		return x.Kept
+	}
+	return 0
+}
+
+func (x *GCResponse) GetTreesFreed() int64 {
+	if x != nil {
+		return x.TreesFreed
 	}
 	return 0
 }
@@ -7025,13 +7033,15 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\aindexed\x18\x05 \x01(\x03R\aindexed\x12\x16\n" +
 	"\x06proved\x18\x06 \x01(\x03R\x06proved\x12\x1c\n" +
 	"\tforgotten\x18\a \x01(\x03R\tforgotten\x12\x12\n" +
-	"\x04done\x18\b \x01(\bR\x04done\"l\n" +
+	"\x04done\x18\b \x01(\bR\x04done\"\x8d\x01\n" +
 	"\n" +
 	"GCResponse\x12\x1a\n" +
 	"\bexamined\x18\x01 \x01(\x03R\bexamined\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\x03R\aremoved\x12\x14\n" +
 	"\x05freed\x18\x03 \x01(\x03R\x05freed\x12\x12\n" +
-	"\x04kept\x18\x04 \x01(\x03R\x04kept\"/\n" +
+	"\x04kept\x18\x04 \x01(\x03R\x04kept\x12\x1f\n" +
+	"\vtrees_freed\x18\x05 \x01(\x03R\n" +
+	"treesFreed\"/\n" +
 	"\x0eOwnTaskRequest\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\"o\n" +
