@@ -54,7 +54,7 @@ func (n *Node) begin(ctx context.Context, j site.Job, l lease.Lease) {
 }
 
 func (x *execution) run(ctx context.Context) {
-	log := x.n.log.With("job", x.authority.Job, "attempt", x.authority.Attempt, "epoch", x.authority.Fence.Epoch)
+	log := x.n.log.With("job", x.authority.Job, "attempt", x.authority.Attempt, "epoch", x.authority.Fence.Epoch, "lease", x.authority.Lease)
 	bound, release, err := x.bindDevices(ctx)
 	if err != nil {
 		log.Warn("a device could not be opened", "err", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -327,22 +328,29 @@ func (a *Attempt) enter(p job.Phase) {
 	})
 }
 
+// said is the node's own log with what every line of an attempt names; the node and its
+// session stand in it already. The caller does not hold mu.
+func (a *Attempt) said() *slog.Logger {
+	t := a.task.Authority
+	return a.run.cfg.Log.With("attempt", t.Attempt, "epoch", t.Fence.Epoch, "lease", t.Lease, "phase", a.Phase())
+}
+
 // note writes an agent line into the log, for whoever reads the attempt later.
 func (a *Attempt) note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	a.run.cfg.Log.Info(text, "attempt", a.id)
+	a.said().Info(text)
 	if a.log == nil {
 		return
 	}
 	if err := a.log.Append(a.ctx, spool.Agent, 0, []byte(forgeyard.Clip(text, maxMessage)+"\n")); err != nil {
-		a.run.cfg.Log.Warn("log line lost", "attempt", a.id, "err", err)
+		a.said().Warn("log line lost", "err", err)
 	}
 }
 
 // event writes a structured frame; a log that cannot take it is not the work's fault.
 func (a *Attempt) event(step int, e map[string]any) {
 	if err := a.log.Event(a.ctx, uint16(step), e); err != nil {
-		a.run.cfg.Log.Warn("log event lost", "attempt", a.id, "err", err)
+		a.said().Warn("log event lost", "err", err)
 	}
 }
 
@@ -357,7 +365,7 @@ func (a *Attempt) conclude(v *verdict) {
 		}
 		a.lastFlush()
 		if err := a.pin(context.WithoutCancel(a.ctx)); err != nil {
-			a.run.cfg.Log.Warn("result not pinned", "attempt", a.id, "err", err)
+			a.said().Warn("result not pinned", "err", err)
 		}
 		a.ended.Log, a.ended.LastLogSeq = a.log.Chunks(), a.log.Last()
 	}
@@ -366,7 +374,7 @@ func (a *Attempt) conclude(v *verdict) {
 	a.result.Outcome, a.result.Category, a.result.Message, a.result.ExitCode = v.outcome, v.category, v.message, v.code
 	a.result.Steps, a.result.Outputs, a.result.Log = a.steps, a.outputs, a.ended.Log
 	if len(v.message) > 0 {
-		a.run.cfg.Log.Info("epoch ended", "attempt", a.id, "end", string(v.end), "why", v.message)
+		a.said().Info("epoch ended", "end", string(v.end), "why", v.message)
 	}
 }
 

@@ -145,7 +145,7 @@ func TestExitDrivenCheckpoint(t *testing.T) {
 }
 
 // A commit that nobody decides holds the job: it is never executed again from what is
-// not committed.
+// not committed (CK-089).
 func TestExitWithoutQuorumIsHeld(t *testing.T) {
 	b := newBench(t)
 	s := resumable([]string{"state"}, "mkdir state; echo 1 > state/n; exit 85")

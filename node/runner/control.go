@@ -123,7 +123,7 @@ func (a *Attempt) tell(f func(ctx context.Context)) {
 	select {
 	case a.news <- f:
 	default: // the node takes nothing; the log and the end will tell
-		a.run.cfg.Log.Warn("the node was not told in time", "attempt", a.id)
+		a.said().Warn("the node was not told in time")
 	}
 }
 

@@ -90,7 +90,7 @@ func (a *Attempt) struck(x executor.Exit) bool {
 	defer cancel()
 	over, err := k.Struck(ctx, a.id)
 	if err != nil {
-		a.run.cfg.Log.Warn("the keeper of deadlines cannot say how a step ended", "attempt", a.id, "err", err)
+		a.said().Warn("the keeper of deadlines cannot say how a step ended", "err", err)
 		return x.Signal == syscall.SIGKILL && !x.OOM && !a.asked().ends()
 	}
 	return over

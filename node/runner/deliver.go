@@ -37,7 +37,7 @@ func (a *Attempt) deliver() *verdict {
 		return a.notCaptured(ctx, err)
 	}
 	if err := a.retry(ctx, "flush log", a.flush, nil); err != nil {
-		a.run.cfg.Log.Warn("log not flushed", "attempt", a.id, "err", err)
+		a.said().Warn("log not flushed", "err", err)
 	}
 	err = a.retry(ctx, "replicate", a.replicate, nil)
 	if v := a.interruptedByEnd(); v != nil {
@@ -199,7 +199,7 @@ func (a *Attempt) startFlusher() {
 			}
 			ctx, cancel := a.stoppable(stop)
 			if err := a.flush(ctx); err != nil && ctx.Err() == nil {
-				a.run.cfg.Log.Warn("log not flushed", "attempt", a.id, "err", err)
+				a.said().Warn("log not flushed", "err", err)
 			}
 			cancel()
 			a.told.Mark(a.log.Last())
@@ -221,11 +221,11 @@ func (a *Attempt) lastFlush() {
 	if a.ctx.Err() == nil {
 		ctx, cancel := a.bounded(endFlush, nil)
 		if err := a.flush(ctx); err != nil {
-			a.run.cfg.Log.Warn("log not flushed", "attempt", a.id, "err", err)
+			a.said().Warn("log not flushed", "err", err)
 		}
 		cancel()
 	}
 	if err := a.log.Close(); err != nil {
-		a.run.cfg.Log.Warn("log not closed", "attempt", a.id, "err", err)
+		a.said().Warn("log not closed", "err", err)
 	}
 }

@@ -31,7 +31,7 @@ func epoch(s job.Spec, attempt int, n uint64) Task {
 
 // Each attempt has a workspace of its own (RA-438, RA-507, RA-554), and what runs again, as a
 // new attempt or in its next epoch, finds nothing of what ran before, though that was kept
-// for a person to look at (RA-555).
+// for a person to look at (RA-555, RA-203).
 func TestWorkspaceIsFresh(t *testing.T) {
 	b := newBench(t)
 	s := spec(`ls -A; echo mine > left; cat left`)

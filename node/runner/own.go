@@ -74,7 +74,7 @@ func (a *Attempt) endHold() {
 		return
 	}
 	if err := a.run.cfg.Store.Unpin(context.WithoutCancel(a.ctx), ownrun.HoldOwner(a.task.Authority.Attempt)); err != nil {
-		a.run.cfg.Log.Warn("what an ingest put is held until the restart", "attempt", a.id, "err", err)
+		a.said().Warn("what an ingest put is held until the restart", "err", err)
 	}
 }
 

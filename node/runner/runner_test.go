@@ -29,7 +29,8 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 )
 
-// A whole job: inputs by digest, two steps, declared outputs only (RA-515, RA-559), log, phases,
+// A whole job: inputs by digest, two steps in the build folder (RA-183), declared outputs only
+// (RA-184, RA-515, RA-559), each by the name of what the store has of it (RA-262), log, phases,
 // replicas. What it does to its copy of an input leaves the store as it was (RA-553), and
 // nothing of it is left in the end (RA-439).
 func TestJob(t *testing.T) {
@@ -234,8 +235,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// E30: the upload fails, and what the work was stays what it was. RA-448: it is uploaded
-// again until that goes well, and the work is not run again.
+// E30: the upload fails, and what the work was stays what it was. RA-264, RA-448: it is
+// uploaded again until that goes well, and the work is not run again.
 func TestDeliveryIsAnotherFact(t *testing.T) {
 	s := spec("echo run >> log; cat log")
 	s.Outputs = []job.OutputDecl{{Path: "log"}}

@@ -84,7 +84,7 @@ func (a *Attempt) startStep(n int, s job.Step) (executor.Handle, *verdict) {
 			a.enter(job.PhaseRunning) // only now: it really runs (07§66)
 		}
 		if err := a.save(func(st *state) { st.Orphan = h.Orphan() }); err != nil {
-			a.run.cfg.Log.Warn("recovery state not written", "attempt", a.id, "err", err)
+			a.said().Warn("recovery state not written", "err", err)
 		}
 		return h, nil
 	}
@@ -281,7 +281,7 @@ func (a *Attempt) returnDevices() {
 	}
 	for _, g := range grants {
 		if err := g.giveBack(); err != nil {
-			a.run.cfg.Log.Error("a device keeps the workload's owner", "attempt", a.id, "err", err)
+			a.said().Error("a device keeps the workload's owner", "err", err)
 		}
 	}
 }

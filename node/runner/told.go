@@ -26,7 +26,7 @@ func (a *Attempt) report(ctx context.Context) {
 	}
 	if err := a.hooks.Report(ctx, t); err != nil {
 		if ctx.Err() == nil {
-			a.run.cfg.Log.Debug("events wait", "attempt", a.id, "err", err)
+			a.said().Debug("events wait", "err", err)
 		}
 		return
 	}

@@ -148,7 +148,7 @@ func (a *Attempt) input(ctx context.Context, in job.Input, shared bool) error {
 		if !errors.Is(err, layer.ErrNoRoom) {
 			return err
 		}
-		a.run.cfg.Log.Info("a tree gets no place for reuse", "attempt", a.id, "root", in.Digest, "why", err)
+		a.said().Info("a tree gets no place for reuse", "root", in.Digest, "why", err)
 	}
 	if in.Tree {
 		return a.inputTree(ctx, in.Digest, p, dst, o)
