@@ -137,6 +137,8 @@ func TestManifestBindsAll(t *testing.T) {
 	}
 }
 
+// What a job declares of its checkpoints. No mode saves a machine's memory, so none can hold
+// the secrets that were in it (CK-185).
 func TestContract(t *testing.T) {
 	bare := job.Resume{Mode: job.ResumeApplication}
 	c := contract(t, bare, checkpoint.Limits{MaxBytes: 100, MaxWindow: time.Second, MaxKeep: 2, MinInterval: time.Minute})

@@ -41,7 +41,8 @@ func TestDataDirHasOneHolder(t *testing.T) {
 }
 
 // Nobody may list the folders, workloads may pass to their workspace, and a folder that
-// stood open is closed.
+// stood open is closed. What a node stores, where it works and what it has of logs each
+// have a folder of their own (RA-177, RA-246).
 func TestDataDirIsPrivate(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("modes are not kept there")

@@ -42,8 +42,8 @@ func TestRefreshRegistersAChange(t *testing.T) {
 	}
 }
 
-// RA-143, RA-313: what a heartbeat says comes over the wire whole; one of an older program
-// says less, and attempts that do not fit its leases are refused.
+// RA-143, RA-313: what a heartbeat says comes over the wire whole, how far the log of each
+// attempt is among it (RA-250); one of an older program says less, and attempts that do not fit its leases are refused.
 func TestHeartbeatTravels(t *testing.T) {
 	n := makeSite(t, 1)[0].node
 	a := []forgeyard.Authority{{Job: "j1", Attempt: "a1", Lease: "l1", Fence: forgeyard.Fence{Epoch: 3}}, {Job: "j2", Attempt: "a2", Lease: "l2"}}

@@ -355,7 +355,7 @@ func TestResultsAreChecked(t *testing.T) {
 	}
 }
 
-// C17: an upload that was cut goes on where it ended, also in another process, and what the
+// C17, RA-199: an upload that was cut goes on where it ended, also in another process, and what the
 // status says is never more than what is here.
 func TestC17UploadGoesOnAfterARestart(t *testing.T) {
 	m := newMember(t)

@@ -24,6 +24,8 @@ func openPartial(t testing.TB, s cas.Store, m cas.Manifest) cas.Partial {
 	return p
 }
 
+// RA-198: what is interrupted goes on from what is here, and has its name only when it is
+// whole.
 func partialResumes(t *testing.T, s cas.Store) {
 	ctx := context.Background()
 	b := Bytes(20, 5*cas.BlockSize+3)

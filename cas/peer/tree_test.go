@@ -71,7 +71,8 @@ func TestFetchTreeBringsTheClosure(t *testing.T) {
 	}
 }
 
-// C05 for trees: what came before the end is not fetched again.
+// C05 for trees: what came before the end is not fetched again. RA-181: the tree says what
+// belongs to it, what of that is missing is found first, and only that is asked for.
 func TestC05TreeResumes(t *testing.T) {
 	a, b := newNode(t), newNode(t)
 	b.meet(a.host)

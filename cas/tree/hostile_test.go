@@ -61,6 +61,7 @@ func TestCaptureRefuses(t *testing.T) {
 	}
 }
 
+// RA-184, RA-259: what is declared and nothing beside it, as one tree.
 func TestCaptureOutputs(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	dir := lay(t, map[string]string{"bin/app": "#!app", "out/log/a": "1", "out/log/b": "-> a", "secret": "not declared", "out/other": "no"})
@@ -88,7 +89,8 @@ func TestCaptureOutputs(t *testing.T) {
 	}
 }
 
-// RA-256: an output that leaves the workspace, by text, by a link or through one.
+// An output that leaves the workspace, by its text (RA-255), by a link or through one
+// (RA-256).
 func TestCaptureOutputsRefuses(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	dir := lay(t, map[string]string{

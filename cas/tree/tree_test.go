@@ -99,6 +99,8 @@ var sample = map[string]string{
 	"hollow/": "", "dangling": "-> nowhere", "big": strings.Repeat("0123456789abcdef", 1<<17) + "end", "name with\nnewline": "ok",
 }
 
+// RA-259: one folder is one tree, whoever captures it and however often; it is laid out the
+// same each time, and captured again it has the same name.
 func TestCaptureAndMaterialise(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	dir := lay(t, sample)
@@ -169,6 +171,7 @@ func TestWorkloadCannotChangeTheStore(t *testing.T) {
 	}
 }
 
+// RA-260: what is captured is named by the BLAKE3 of its bytes.
 func TestCaptureFile(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	dir := lay(t, map[string]string{"f": "#!x", "l": "-> f"})

@@ -273,7 +273,8 @@ func swap(t *testing.T, dir string, f func(string) error) {
 	must(t, f(p))
 }
 
-// TestIngestFaultIsOurs: a full disk or a cancelled call says nothing of the checkpoint.
+// TestIngestFaultIsOurs: a full disk or a cancelled call says nothing of the checkpoint, and
+// what was stored of it by then is kept by nothing (CK-090).
 func TestIngestFaultIsOurs(t *testing.T) {
 	s, store := newSlot(t, payload()), newMemory()
 	store.fail = forgeyard.Errorf("put", forgeyard.NoSpace, "0 bytes are free")
@@ -292,6 +293,8 @@ func TestIngestFaultIsOurs(t *testing.T) {
 	}
 }
 
+// A program that ended for its checkpoint: its declared files, and not the one beside them
+// that has a secret; a secret in what is declared refuses it (CK-186).
 func TestExit(t *testing.T) {
 	build, store, e := t.TempDir(), newMemory(), expect(t)
 	for p, c := range map[string]string{"state/x": "one", "state/sub/y": large, "cursor": "7", "not-declared": secret} {

@@ -11,7 +11,8 @@ import (
 )
 
 // pinned-never-gone, as far as one node decides it: what a job that has not ended needs
-// stays, and what nobody can judge stays.
+// stays, and what nobody can judge stays. The checkpoints of a job that is done, which
+// nobody resumes any more, are for the next collection (CK-196).
 func TestNeedless(t *testing.T) {
 	now := time.Date(2027, 1, 1, 12, 0, 0, 0, time.UTC)
 	id := func(age time.Duration, n byte) string { return forgeyard.NewULID(now.Add(-age), [10]byte{n}) }

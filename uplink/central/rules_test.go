@@ -55,6 +55,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// RA-261: what the daemon is to hold of a result goes by the durability of its job.
 func TestObjectsOf(t *testing.T) {
 	r := &job.Result{Outputs: []job.Output{{Digest: forgeyard.Digest{1}, Size: 3}, {Digest: forgeyard.Digest{2}, Tree: true}}, Log: []job.LogChunk{{Digest: forgeyard.Digest{3}}}}
 	for d, want := range map[job.Durability]int{job.DurSite: 3, job.DurCentral: 3, job.Ephemeral: 0} {

@@ -176,6 +176,7 @@ func TestInside(t *testing.T) {
 	}
 }
 
+// RA-185: tools that the node shows to its sandboxes can be run and not be changed.
 func TestExtraBindsAndDevices(t *testing.T) {
 	dir := t.TempDir() // 0700: the dedicated user cannot pass through it
 	if err := os.WriteFile(filepath.Join(dir, "tool"), []byte("#!/bin/sh\necho tool\n"), 0o755); err != nil {

@@ -184,7 +184,7 @@ func TestTailFollows(t *testing.T) {
 	await("1")
 	add(t, s, "2")
 	await("2")
-	for f, err := range s.Tail(t.Context(), 2, false) { // RA-405, RA-514: who has the first asks for the rest
+	for f, err := range s.Tail(t.Context(), 2, false) { // RA-250, RA-405, RA-514: who has the first asks for the rest
 		if err != nil || f.Seq != 2 || string(f.Bytes) != "2" {
 			t.Fatalf("from 2: %+v %v", f, err)
 		}
