@@ -30,10 +30,16 @@ func (s *State) Apply(index uint64, data []byte) (*State, Reply) { return s.Appl
 // that of the entry, which may hold several commands: they come one after the other.
 // term is the leadership in which the entry entered the log, the same on every voter.
 func (s *State) ApplyEntry(index, term uint64, data []byte) (*State, Reply) {
-	c := s.begin(index)
 	cmd, err := Decode(data)
-	if err != nil {
-		return &c.State, errorReply(err)
+	return s.ApplyCommand(index, term, cmd, err)
+}
+
+// ApplyCommand is ApplyEntry of bytes that were given to Decode already: cmd and unread are
+// what it returned. Rules keep parts of the command: nobody may change it any more.
+func (s *State) ApplyCommand(index, term uint64, cmd Command, unread error) (*State, Reply) {
+	c := s.begin(index)
+	if unread != nil {
+		return &c.State, errorReply(unread)
 	}
 	if r, ok := s.Requests.Get(cmd.ID); ok {
 		return &c.State, r.Reply
@@ -75,10 +81,10 @@ func errorReply(err error) Reply {
 // remember keeps the reply for a repeat of the request, and forgets the oldest.
 func (c *change) remember(id forgeyard.MessageID, r Reply) {
 	c.Requests = c.Requests.Put(id, requestReply{Index: c.Step, Reply: r})
-	c.Order = c.Order.Put(SeqKey(c.Step), id)
+	c.Order = c.Order.Push(id)
 	for c.Order.Len() > maxRequests {
-		k, old, _ := c.Order.Min()
-		c.Order = c.Order.Delete(k)
+		old, _ := c.Order.First()
+		c.Order = c.Order.Pop()
 		c.Requests = c.Requests.Delete(old)
 	}
 }

@@ -31,11 +31,10 @@ func (c *change) noteAbout(text string) {
 		return
 	}
 	c.LeaseSeq++
-	c.LeaseLog = c.LeaseLog.Put(SeqKey(c.LeaseSeq), SiteEvent{Index: c.Step, At: c.at, Kind: KindLease, Text: forgeyard.Clip(text, 400)})
+	c.LeaseLog = c.LeaseLog.Push(&SiteEvent{Index: c.Step, At: c.at, Kind: KindLease, Text: forgeyard.Clip(text, 400)})
 	for c.LeaseLog.Len() > maxLeaseLog {
-		k, e, _ := c.LeaseLog.Min()
-		c.LeaseForgotten = e.Index
-		c.LeaseLog = c.LeaseLog.Delete(k)
+		e, _ := c.LeaseLog.First()
+		c.LeaseForgotten, c.LeaseLog = e.Index, c.LeaseLog.Pop()
 	}
 }
 
@@ -152,7 +151,7 @@ func (c *change) silence(b Silence) error {
 func (s *State) SiteEvents(after uint64) []SiteEvent {
 	var out []SiteEvent
 	h := s.History
-	for _, e := range s.LeaseLog.All() {
+	for e := range s.LeaseLog.All() {
 		for len(h) > 0 && h[0].Index <= e.Index {
 			if h[0].Index > after {
 				out = append(out, h[0])
@@ -160,7 +159,7 @@ func (s *State) SiteEvents(after uint64) []SiteEvent {
 			h = h[1:]
 		}
 		if e.Index > after {
-			out = append(out, e)
+			out = append(out, *e)
 		}
 	}
 	for _, e := range h {

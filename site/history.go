@@ -27,10 +27,9 @@ func (s *State) EventsLost(after uint64, kind string) uint64 {
 // LeaseEvents returns what LeaseLog still has of a job's leases, oldest first.
 func (s *State) LeaseEvents(id forgeyard.JobID) []SiteEvent {
 	var out []SiteEvent
-	for _, e := range s.LeaseLog.All() {
+	for e := range s.LeaseLog.All() {
 		if text, ok := strings.CutPrefix(e.Text, string(id)+" "); ok {
-			e.Text = text
-			out = append(out, e)
+			out = append(out, SiteEvent{Index: e.Index, At: e.At, Kind: e.Kind, Text: text})
 		}
 	}
 	return out

@@ -35,7 +35,7 @@ func TestAnOfferIsCheap(t *testing.T) {
 		}
 		c.s = next
 	})
-	if allocs > 90 {
+	if allocs > 70 {
 		t.Errorf("an offer makes %v allocations", allocs)
 	}
 }

@@ -114,8 +114,8 @@ func (s *State) image() image {
 	for k, id := range s.Ended.All() {
 		im.Ended = append(im.Ended, endedRow{k.number(), id})
 	}
-	for _, e := range s.LeaseLog.All() {
-		im.LeaseLog = append(im.LeaseLog, e)
+	for e := range s.LeaseLog.All() {
+		im.LeaseLog = append(im.LeaseLog, *e)
 	}
 	for _, n := range s.Names.All() {
 		im.Names = append(im.Names, n)
@@ -228,13 +228,13 @@ func (s *State) fill(im image) {
 	sort.Slice(im.Requests, func(i, k int) bool { return im.Requests[i].Reply.Index < im.Requests[k].Reply.Index })
 	for _, r := range im.Requests {
 		s.Requests = s.Requests.Put(r.ID, r.Reply)
-		s.Order = s.Order.Put(SeqKey(r.Reply.Index), r.ID)
+		s.Order = s.Order.Push(r.ID)
 	}
 	for id, n := range im.Open {
 		s.Open = s.Open.Put(id, n)
 	}
-	for i, e := range im.LeaseLog {
-		s.LeaseLog = s.LeaseLog.Put(SeqKey(im.LeaseSeq-uint64(len(im.LeaseLog)-1-i)), e)
+	for _, e := range im.LeaseLog {
+		s.LeaseLog = s.LeaseLog.Push(&e)
 	}
 	for _, n := range im.Names {
 		s.Names = s.Names.Put(n.Name, n)

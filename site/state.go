@@ -65,11 +65,11 @@ type State struct {
 
 	Keys     Table[string, forgeyard.RunID]           // idempotency keys of submissions
 	Requests Table[forgeyard.MessageID, requestReply] // bounded by maxRequests
-	Order    Table[Seq, forgeyard.MessageID]          // requests by age
+	Order    Queue[forgeyard.MessageID]               // requests by age
 	History  []SiteEvent                              // the last maxHistory events of the site, oldest first
 	// LeaseLog is what became of leases, oldest first, the last maxLeaseLog. It is apart
 	// from History: a busy minute would push out what the site must remember for weeks.
-	LeaseLog Table[Seq, SiteEvent]
+	LeaseLog Queue[*SiteEvent]
 	LeaseSeq uint64                      // events that LeaseLog ever had
 	Ready    Ready                       // what keeps the site from going on alone
 	Ended    Table[Seq, forgeyard.JobID] // ended jobs by age, bounded by maxEnded

@@ -36,24 +36,42 @@ type item[V any] struct {
 	val V
 }
 
-// leaf makes a leaf with room for fanout items, in one piece.
+// leaf makes a leaf.
 func leaf[V any](low string, items ...*item[V]) *node[V] {
-	m := &struct {
-		node[V]
-		room [fanout]*item[V]
-	}{}
-	m.low, m.items = low, append(m.room[:0], items...)
-	return &m.node
+	n, room := blank[V, *item[V]](len(items))
+	n.low, n.items = low, append(room, items...)
+	return n
 }
 
-// branch is the same for kids.
+// branch makes a branch.
 func branch[V any](kids ...*node[V]) *node[V] {
+	n, room := blank[V, *node[V]](len(kids))
+	n.low, n.kids = kids[0].low, append(room, kids...)
+	return n
+}
+
+// blank makes a node with room for so many and for one more, up to fanout, in one piece:
+// most of what a change takes is its nodes, and roots are seldom full.
+func blank[V, T any](k int) (*node[V], []T) {
+	switch {
+	case k < fanout/4:
+		m := &struct {
+			node[V]
+			room [fanout / 4]T
+		}{}
+		return &m.node, m.room[:0]
+	case k < fanout/2:
+		m := &struct {
+			node[V]
+			room [fanout / 2]T
+		}{}
+		return &m.node, m.room[:0]
+	}
 	m := &struct {
 		node[V]
-		room [fanout]*node[V]
+		room [fanout]T
 	}{}
-	m.low, m.kids = kids[0].low, append(m.room[:0], kids...)
-	return &m.node
+	return &m.node, m.room[:0]
 }
 
 // search returns where key is or belongs in a leaf.

@@ -70,16 +70,15 @@ func (r *Replica) Changed() <-chan struct{} {
 // Apply implements consensus.StateMachine.
 func (r *Replica) Apply(e consensus.Entry) any {
 	before := r.state.Load()
-	next, reply := before.ApplyEntry(e.Index, e.Term, e.Data)
+	cmd, unread := site.Decode(e.Data)
+	next, reply := before.ApplyCommand(e.Index, e.Term, cmd, unread)
 	if err := next.Readable(); err != nil {
 		return &consensus.Halt{Err: err} // the voters went on without this program (07§206)
 	}
 	r.set(next)
-	if len(r.observe) > 0 {
-		if cmd, err := site.Decode(e.Data); err == nil {
-			for _, f := range r.observe {
-				f(Applied{Index: e.Index, Live: e.Live, Command: cmd, Reply: reply, Before: before, State: next})
-			}
+	if unread == nil {
+		for _, f := range r.observe {
+			f(Applied{Index: e.Index, Live: e.Live, Command: cmd, Reply: reply, Before: before, State: next})
 		}
 	}
 	return reply

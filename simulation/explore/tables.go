@@ -196,7 +196,7 @@ func (t *tables) startID(j site.Job, a forgeyard.Authority) uint32 {
 func strip(st *site.State, drop forgeyard.MessageID) *site.State {
 	next := *st
 	next.Index, next.Step, next.History, next.EndedSeq = 0, 0, nil, 0
-	next.Events, next.Ended, next.Order = site.Table[site.EventKey, job.Event]{}, site.Table[site.Seq, forgeyard.JobID]{}, site.Table[site.Seq, forgeyard.MessageID]{}
+	next.Events, next.Ended, next.Order = site.Table[site.EventKey, job.Event]{}, site.Table[site.Seq, forgeyard.JobID]{}, site.Queue[forgeyard.MessageID]{}
 	next.Requests = next.Requests.Delete(drop)
 	for id, r := range st.Runs.All() {
 		r.LastSeq, r.Summary, r.Error = 0, "", ""
