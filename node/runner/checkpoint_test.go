@@ -4,6 +4,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -131,6 +132,7 @@ func TestExitDrivenCheckpoint(t *testing.T) {
 		}
 		tk.Restore = &Restore{ID: end.Checkpoint.ID, Seq: end.Checkpoint.Seq, ExitDriven: true}
 		tk.FirstLogSeq, tk.ResumeID = end.LastLogSeq+1, fmt.Sprint("r", epoch)
+		b.tree = b.collect
 	}
 	for _, want := range []string{"epoch 1 is at 1, restored nothing  0\n", "epoch 2 is at 2, restored 1 count:2 0\n", "epoch 3 is at 3, restored 1 count:2 0\n2\n"} {
 		if !strings.Contains(log.String(), want) {
@@ -142,6 +144,22 @@ func TestExitDrivenCheckpoint(t *testing.T) {
 	if tk.FirstLogSeq != 9 {
 		t.Errorf("the third epoch began at %d", tk.FirstLogSeq)
 	}
+}
+
+// collect is an exchange that has nothing to bring, and at that moment the store of a node
+// that holds no copy of the checkpoint for others is collected (RA-196, RA-197).
+func (b *bench) collect(ctx context.Context, payload forgeyard.Digest) error {
+	pins, err := b.store.Pins(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range pins {
+		if p.Owner != PinOwner(attemptID) {
+			err = errors.Join(err, b.store.Unpin(ctx, p.Owner))
+		}
+	}
+	_, gcErr := b.store.GC(ctx, false)
+	return errors.Join(err, gcErr, missing(b.store, ctx, payload))
 }
 
 // A commit that nobody decides holds the job: it is never executed again from what is

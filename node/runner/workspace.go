@@ -53,8 +53,8 @@ func removeWorkspace(root string) error {
 	return tree.Remove(root)
 }
 
-// inputs brings every input to its place, and puts a checkpoint back.
-func (a *Attempt) inputs(ctx context.Context) error {
+// needs is what a collection must not take while the attempt runs.
+func (a *Attempt) needs() cas.Pin {
 	pin := cas.Pin{Owner: PinOwner(a.task.Authority.Attempt)}
 	for _, in := range a.task.Spec.Inputs {
 		if in.Tree {
@@ -63,7 +63,15 @@ func (a *Attempt) inputs(ctx context.Context) error {
 			pin.Roots = append(pin.Roots, in.Digest)
 		}
 	}
-	if err := a.run.cfg.Store.Pin(ctx, pin); err != nil {
+	if a.task.Restore != nil {
+		pin.Roots = append(pin.Roots, a.task.Restore.ID)
+	}
+	return pin
+}
+
+// inputs brings every input to its place, and puts a checkpoint back.
+func (a *Attempt) inputs(ctx context.Context) error {
+	if err := a.run.cfg.Store.Pin(ctx, a.needs()); err != nil {
 		return err
 	}
 	ins := slices.Clone(a.task.Spec.Inputs)
@@ -269,6 +277,11 @@ func (a *Attempt) restore(ctx context.Context) error {
 	}
 	m, err := capture.LoadManifest(ctx, cfg.Store, a.task.Restore.ID)
 	if err != nil {
+		return err
+	}
+	pin := a.needs()
+	pin.Trees = append(pin.Trees, m.Payload)
+	if err := cfg.Store.Pin(ctx, pin); err != nil {
 		return err
 	}
 	if err := cfg.FetchTree(soon, m.Payload); err != nil {
