@@ -36,7 +36,7 @@ type lossWatch struct {
 
 	mu       sync.Mutex // guards what is below
 	contacts uint64     // calls of a leader so far
-	probe    net.Conn   // closed by the next one
+	probe    net.Conn   // its read is ended by the next one
 	lost     *loss      // nil while there is, or may be, a leader
 	yielded  *standing  // the best of those that got our word since
 	stood    *candidacy // the last one that raft was told
@@ -117,7 +117,9 @@ func (w *lossWatch) heard(term uint64) {
 	w.contacts++
 	w.lost, w.yielded = nil, nil
 	if w.probe != nil {
-		_ = w.probe.Close() // it has served
+		// It has served. Its read ends, and who reads closes it: to close waits for a peer that
+		// may be gone, and no call of a peer is looked at before we return.
+		_ = w.probe.SetReadDeadline(time.Unix(1, 0))
 		w.probe = nil
 	}
 }

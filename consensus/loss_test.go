@@ -345,3 +345,37 @@ func TestWhatFailsLateWasNotRefused(t *testing.T) {
 		tn.stop()
 	})
 }
+
+// slowToClose is a connection to a peer that is gone: closing it waits for an answer.
+type slowToClose struct {
+	net.Conn
+	gone chan struct{}
+}
+
+func (c slowToClose) Close() error { <-c.gone; return c.Conn.Close() }
+
+// A new leader is heard while the old one, of whom nobody knows yet whether it is gone,
+// is still looked at: no call waits for that connection's end, and the look ends at once.
+func TestHeardWaitsForNoProbe(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	gone := make(chan struct{})
+	defer close(gone)
+	w := &lossWatch{in: &instance{g: &Group{}}, probe: slowToClose{ours, gone}}
+	read := make(chan error, 1)
+	go func() { _, err := ours.Read(make([]byte, 1)); read <- err }()
+	heard := make(chan struct{})
+	go func() { w.heard(1); close(heard) }()
+	for range 2 {
+		select {
+		case <-heard:
+			heard = nil
+		case err := <-read:
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the look ended with %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the leader's call waits for the probe")
+		}
+	}
+}
