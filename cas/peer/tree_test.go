@@ -84,7 +84,12 @@ func TestC05TreeResumes(t *testing.T) {
 			cancel()
 		}
 	}
-	isKind(t, b.FetchTree(ctx, root.Digest, []string{a.name()}), forgeyard.Interrupted)
+	err := b.FetchTree(ctx, root.Digest, []string{a.name()})
+	if err == nil && closureMissing(t, b.store, root.Digest) == 0 {
+		t.Log("all of it had come before the cut was seen")
+	} else {
+		isKind(t, err, forgeyard.Interrupted)
+	}
 	kept := b.store.size()
 	before := b.Stats().BlocksIn
 	if err := b.FetchTree(t.Context(), root.Digest, []string{a.name()}); err != nil {
