@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
@@ -483,7 +484,7 @@ func (c *change) drain(m *Member, b MemberSet) {
 		return
 	case m.Draining && b.Deadline != 0:
 		m.Deadline = b.Deadline
-		c.note("member", "%s draining: %v, with a deadline", m.Name, m.Draining)
+		c.note("member", "%s draining: what runs is asked back at %s", m.Name, b.Deadline.Time().UTC().Format(time.RFC3339))
 		return
 	case !m.Draining || b.Cancel:
 		m.Deadline = 0

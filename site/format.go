@@ -62,9 +62,6 @@ func (s *State) Allows(f Format) bool { return f <= s.LogFormat() }
 
 // FormatOf is the first format in which the command may stand.
 func FormatOf(b Body) Format {
-	if m, ok := b.(MemberSet); ok && (m.Spare != nil || m.Deadline != 0) {
-		return 2
-	}
 	if k := b.kind(); k > kindFormatRaise || says(b) {
 		return 2
 	}
@@ -73,7 +70,7 @@ func FormatOf(b Body) Format {
 
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
-// an execution, where a process runs.
+// an execution, where a process runs, who may vote, when a drain ends.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
@@ -84,6 +81,8 @@ func says(b Body) bool {
 		return b.Daemon != 0
 	case Register:
 		return !b.Place.IsZero()
+	case MemberSet:
+		return b.Spare != nil || b.Deadline != 0
 	case Submit:
 		return b.Via != "" || later(b.Spec)
 	case Checkpoint:

@@ -194,7 +194,7 @@ func openPart(path string) (*os.File, error) {
 			return nil, fileError(op, err)
 		}
 		if err := durable.TryLock(f); err != nil {
-			return nil, errors.Join(forgeyard.Errorf(op, forgeyard.Conflict, "%s is being written by another export: %w", path, err).WithHint("wait until that one has ended, or choose another --out"), f.Close())
+			return nil, errors.Join(forgeyard.Errorf(op, forgeyard.Conflict, "%s is being written by another export", path).WithHint("wait until that one has ended, or choose another --out"), f.Close())
 		}
 		locked, err1 := f.Stat()
 		named, err2 := os.Stat(path)
