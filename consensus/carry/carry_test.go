@@ -401,6 +401,47 @@ func TestPipelineWithoutAnAnswerSaysNo(t *testing.T) {
 	}
 }
 
+// raft reads nothing after an answer that is no success. Whoever sends meanwhile, and would
+// wait for a reader, is free at once.
+func TestTheFirstNoFreesTheSender(t *testing.T) {
+	for name, held := range map[string]error{"the peer's": nil, "our own": errors.New("the disk failed")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, calls, _ := duct(t, held)
+				go func() {
+					for range 2 {
+						c := <-calls
+						c.Respond(&raft.AppendEntriesResponse{Term: 1, Success: held != nil}, nil)
+					}
+				}()
+				freed := make(chan error, 1)
+				go func() {
+					for range 2 {
+						_, err := p.AppendEntries(&raft.AppendEntriesRequest{Term: 1, LeaderCommitIndex: 1}, new(raft.AppendEntriesResponse))
+						if err != nil {
+							freed <- err
+							return
+						}
+					}
+					freed <- nil
+				}()
+				first := <-p.Consumer()
+				synctest.Wait() // the second is sent, and waits for its reader
+				began := time.Now()
+				if first.Response().Success {
+					t.Error("the first succeeded")
+				}
+				if err := <-freed; err == nil {
+					t.Error("somebody read the second")
+				}
+				if took := time.Since(began); took != 0 {
+					t.Errorf("freed after %s", took)
+				}
+			})
+		})
+	}
+}
+
 func TestClosingAPipelineFreesItsSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, calls, _ := duct(t, nil)

@@ -81,6 +81,9 @@ func (f *future) Error() error {
 		if f.err != nil {
 			*f.r = raft.AppendEntriesResponse{} // raft looks at nothing but this
 		}
+		if !f.r.Success {
+			_ = f.p.Close() // raft reads no further, and its sender may wait for that
+		}
 	})
 	return f.err
 }
