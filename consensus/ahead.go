@@ -157,46 +157,6 @@ func (s *guardedStore) LastIndex() (uint64, error) {
 	return s.disk.LastIndex()
 }
 
-// heldPipeline passes a follower's word on when this disk has what the word is about.
-type heldPipeline struct {
-	raft.AppendPipeline
-	out  chan raft.AppendFuture
-	once sync.Once
-	quit chan struct{}
-}
-
-// hold stands between raft and a pipeline.
-func (s *guardedStore) hold(p raft.AppendPipeline) raft.AppendPipeline {
-	h := &heldPipeline{AppendPipeline: p, out: make(chan raft.AppendFuture), quit: make(chan struct{})}
-	go func() {
-		for {
-			select {
-			case f := <-p.Consumer():
-				if s.awaitOwn(f.Request(), f.Response()) != nil {
-					return // this instance ends; raft hears no more
-				}
-				select {
-				case h.out <- f:
-				case <-h.quit:
-					return
-				}
-			case <-h.quit:
-				return
-			}
-		}
-	}()
-	return h
-}
-
-// Consumer implements raft.AppendPipeline.
-func (h *heldPipeline) Consumer() <-chan raft.AppendFuture { return h.out }
-
-// Close implements raft.AppendPipeline.
-func (h *heldPipeline) Close() error {
-	h.once.Do(func() { close(h.quit) })
-	return h.AppendPipeline.Close()
-}
-
 // awaitOwn returns when raft may hear that a follower has what it was sent.
 func (s *guardedStore) awaitOwn(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
 	if len(q.Entries) == 0 || !r.Success || s.off.ahead {

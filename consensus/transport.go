@@ -117,14 +117,11 @@ func (t *guardedTransport) AppendEntries(id raft.ServerID, to raft.ServerAddress
 	return err
 }
 
-// AppendEntriesPipeline implements raft.Transport; see pipelines and ahead.
+// AppendEntriesPipeline implements raft.Transport; see pipelines, and Held.
 func (t *guardedTransport) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddress) (raft.AppendPipeline, error) {
 	p, err := t.innerTransport.AppendEntriesPipeline(id, to)
 	if err != nil {
 		return p, err
-	}
-	if t.in.carrier == nil {
-		p = t.in.store.hold(p)
 	}
 	if t.in.g.cfg.off.pipelines {
 		return p, nil
