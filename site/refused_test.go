@@ -218,7 +218,7 @@ func TestRecoveryFencesDevices(t *testing.T) {
 		t.Fatalf("%+v %v", v, err)
 	}
 	for id, d := range st.Devices.All() {
-		if d.Lease != nil || d.Use == devices.Free && d.Health != devices.Unknown {
+		if d.Lease != nil || d.Use != devices.Cleaning || d.Last.Token != FirstIndex(2) {
 			t.Errorf("%s: %s, %s, lease %v", id, d.Use, d.Health, d.Lease)
 		}
 	}
