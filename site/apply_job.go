@@ -167,16 +167,17 @@ func (c *change) finish(j *Job, status job.Status, category job.FailureCategory,
 	c.releaseDevices(j)
 	c.outcome(j)
 	c.moveRun(*j, j.Reason)
+	c.makeRoomForEnded()
 	c.EndedSeq++
 	c.Ended = c.Ended.Put(SeqKey(c.EndedSeq), j.ID)
-	c.forgetOldest()
 }
 
-// forgetOldest keeps the ended jobs within their bound. One whose end the daemon has not
+// makeRoomForEnded keeps the ended jobs within their bound, the one that ends now included:
+// it is not among them yet, so it is never the one that is forgotten. One whose end the daemon has not
 // acknowledged is passed over: if it were given anew, nobody would know that it was done.
 // How many those can be is bounded by maxOutbox.
-func (c *change) forgetOldest() {
-	if c.Ended.Len() <= maxEnded {
+func (c *change) makeRoomForEnded() {
+	if c.Ended.Len() < maxEnded {
 		return
 	}
 	for k, id := range c.Ended.All() { // by age
@@ -185,7 +186,7 @@ func (c *change) forgetOldest() {
 			continue
 		}
 		c.Ended = c.Ended.Delete(k)
-		if c.forget(j); c.Ended.Len() <= maxEnded {
+		if c.forget(j); c.Ended.Len() < maxEnded {
 			return
 		}
 	}

@@ -308,6 +308,31 @@ func TestUnheardEndsAreNotForgotten(t *testing.T) {
 	}
 }
 
+// Where the daemon has heard of none of the ends that fill the bound, what ends next is kept
+// with its run all the same, and no job stays that is in no list.
+func TestWhatEndsBesideUnheardEndsIsKept(t *testing.T) {
+	l := newLab(t)
+	l.raise()
+	full := *l.s
+	for n := range maxEnded {
+		j := Job{ID: forgeyard.JobID(fmt.Sprint("unheard ", n)), Status: job.Done, Said: uint64(n + 1)}
+		full.EndedSeq++
+		full.Ended, full.Jobs = full.Ended.Put(SeqKey(full.EndedSeq), j.ID), full.Jobs.Put(j.ID, j)
+	}
+	l.s = &full
+	for n := range 3 {
+		id, _ := l.submitted(fmt.Sprint("local ", n))
+		l.must(Cancel{Job: id})
+		j, ok := l.s.Jobs.Get(id)
+		if _, run := l.s.Runs.Get(j.Run); !ok || !run || j.Status != job.Cancelled {
+			t.Errorf("%s: there %v, its run %v", id, ok, run)
+		}
+		if l.s.Ended.Len() != maxEnded+1 || l.s.Jobs.Len() != l.s.Ended.Len() {
+			t.Errorf("%d jobs, %d of them in the list of those that ended", l.s.Jobs.Len(), l.s.Ended.Len())
+		}
+	}
+}
+
 // The deadline of a drain is in the state. Only the word that this one has passed asks for
 // the work; one that was replaced or ended by a resume asks for nothing.
 func TestDrainDeadlines(t *testing.T) {
