@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,7 +179,7 @@ func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool,
 			return a.into(ctx, c, ref, dst)
 		}
 	}
-	bar := a.NewProgress("fetch "+filepath.Base(dst), cmp.Or(ref.Size, sizeHere(ctx, c, ref, isTree)))
+	bar := a.NewProgress("fetch "+filepath.Base(dst), sizeOf(ctx, c, ref, isTree))
 	defer bar.Close()
 	s := remote.New(c.content, filepath.Dir(dst))
 	s.Wrap = bar.Reader
@@ -203,11 +202,11 @@ func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool,
 	return withFileKind(os.Rename(filepath.Join(tmp, "tree"), dst), dst)
 }
 
-// sizeHere is what this node knows of a blob's size, for the progress that a person sees:
-// 0 when it is not here, or when it does not answer at once.
-func sizeHere(ctx context.Context, c *client, ref cas.Ref, isTree bool) int64 {
-	if isTree {
-		return 0
+// sizeOf is the size that was given, or what this node knows of it, for the progress that a
+// person sees: 0 when it is not here, or when it does not answer at once.
+func sizeOf(ctx context.Context, c *client, ref cas.Ref, isTree bool) int64 {
+	if isTree || ref.Size != 0 {
+		return ref.Size
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
