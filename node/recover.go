@@ -157,12 +157,8 @@ func (n *Node) mayRecover(ctx context.Context) error {
 		return no(forgeyard.KindOf(err), "forgeyard-node doctor says more; restore a backup on another node if this disk is lost", "where this node's log ends cannot be read: %v", err)
 	}
 	for id, a := range heard {
-		name := n.memberName(forgeyard.RunnerID(id))
-		if a.elsewhere {
-			return no(forgeyard.Conflict, "forgeyard-node site status on "+name+" shows it; this node must give up its log: forgeyard-node site rejoin", "%s belongs to another incarnation: the site was recovered there already", name)
-		}
-		if a.voter && (a.term > term || a.term == term && a.index > index) {
-			return no(forgeyard.Conflict, "recover on "+name+", or stop it if it is not to be trusted", "the log of %s is newer: it ends at %d of term %d, here at %d of term %d", name, a.index, a.term, index, term)
+		if err := a.objection(n.memberName(forgeyard.RunnerID(id)), term, index); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -170,9 +166,30 @@ func (n *Node) mayRecover(ctx context.Context) error {
 
 // lastWord is what another member answered about its log.
 type lastWord struct {
-	term, index uint64
-	voter       bool // holds a vote in the group, as far as this node knows
-	elsewhere   bool // it is of another lineage
+	term, index uint64 // zero: it cannot say, since no voter has an empty log
+	voter       bool   // holds a vote in the group, as far as this node knows
+	elsewhere   bool   // it is of another lineage
+}
+
+// objection says why a node whose log ends there may not recover while the other is left.
+func (a lastWord) objection(name string, term, index uint64) error {
+	no := func(kind forgeyard.Kind, format string, args ...any) *forgeyard.Error {
+		return forgeyard.Errorf("recover", kind, format, args...)
+	}
+	switch {
+	case a.elsewhere:
+		return no(forgeyard.Conflict, "%s belongs to another incarnation: the site was recovered there already", name).
+			WithHint("forgeyard-node site status on %s shows it; this node must give up its log: forgeyard-node site rejoin", name)
+	case !a.voter:
+		return nil
+	case a.index == 0:
+		return no(forgeyard.Unavailable, "%s cannot say where its log ends, which may be newer", name).
+			WithHint("wait until it has opened its log: forgeyard-node doctor there says why it does not; or stop it")
+	case a.term > term || a.term == term && a.index > index:
+		return no(forgeyard.Conflict, "the log of %s is newer: it ends at %d of term %d, here at %d of term %d", name, a.index, a.term, index, term).
+			WithHint("recover on %s, or stop it if it is not to be trusted", name)
+	}
+	return nil
 }
 
 // askAll asks every member for the end of its log.

@@ -47,3 +47,27 @@ func TestRecoverLooksAtTheTail(t *testing.T) {
 		t.Errorf("the log ends with this node's removal: %v", err)
 	}
 }
+
+// What another member says of its log keeps a recovery from leaving something out: a log that
+// is newer, and one of which nobody knows, since it is being opened or its disk fails (E31).
+func TestWhoObjectsToARecovery(t *testing.T) {
+	for name, c := range map[string]struct {
+		word lastWord
+		kind forgeyard.Kind // 0: none does
+	}{
+		"older":                  {lastWord{voter: true, term: 3, index: 9}, 0},
+		"of an older term":       {lastWord{voter: true, term: 2, index: 99}, 0},
+		"the same":               {lastWord{voter: true, term: 3, index: 10}, 0},
+		"longer":                 {lastWord{voter: true, term: 3, index: 11}, forgeyard.Conflict},
+		"of a newer term":        {lastWord{voter: true, term: 4, index: 1}, forgeyard.Conflict},
+		"not known":              {lastWord{voter: true}, forgeyard.Unavailable},
+		"none, and no vote":      {lastWord{}, 0},
+		"longer, and no vote":    {lastWord{term: 3, index: 11}, 0},
+		"of another incarnation": {lastWord{elsewhere: true}, forgeyard.Conflict},
+	} {
+		err := c.word.objection("n2", 3, 10)
+		if (err == nil) != (c.kind == 0) || err != nil && (forgeyard.KindOf(err) != c.kind || !strings.Contains(err.Error(), "n2")) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
