@@ -175,10 +175,13 @@ func (n *Node) drainLoop(ctx context.Context) error {
 		}
 		if err != nil {
 			n.log.Warn("the deadline of the drain has passed and the site does not hear it; it is said again", "err", err)
-			n.pause(ctx, firstBackoff)
+			n.pause(ctx, drainRetry)
 		}
 	}
 }
+
+// drainRetry is between two words that the deadline of a drain has passed.
+const drainRetry = 2 * time.Second
 
 // Undrain implements control.Node.
 func (n *Node) Undrain(ctx context.Context) (*forgeyardv1.ResumeResponse, error) {

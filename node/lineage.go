@@ -35,8 +35,10 @@ func (n *Node) lineage() string {
 	if l := n.group.Lineage(); l != "" {
 		return l
 	}
-	if _, last, _ := n.group.LastEntry(); last == 0 && n.replica.State().Index == 0 {
-		return ""
+	_, last, err := n.group.LastEntry()
+	empty := err == nil && last == 0
+	if (empty || forgeyard.KindOf(err) == forgeyard.Unavailable) && n.replica.State().Index == 0 {
+		return "" // a log that cannot be read is not an empty one
 	}
 	return firstLineage
 }

@@ -165,12 +165,7 @@ func (n *Node) relieve(ctx context.Context) {
 }
 
 // EvictLayers implements control.Node.
-func (n *Node) EvictLayers() int64 {
-	if n.layers == nil {
-		return 0
-	}
-	return n.layers.Evict(math.MaxInt64)
-}
+func (n *Node) EvictLayers() int64 { return n.runner.Evict(math.MaxInt64) }
 
 // upToDate reports that this node's copy of the log has everything that was committed
 // when it asked.

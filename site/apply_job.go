@@ -173,20 +173,26 @@ func (c *change) finish(j *Job, status job.Status, category job.FailureCategory,
 }
 
 // makeRoomForEnded keeps the ended jobs within their bound, the one that ends now included:
-// it is not among them yet, so it is never the one that is forgotten. One whose end the daemon has not
-// acknowledged is passed over: if it were given anew, nobody would know that it was done.
-// How many those can be is bounded by maxOutbox.
+// it is not among them yet, so it is never the one that is forgotten. One whose end the
+// daemon has not acknowledged is passed over, since nobody would know that it was done if it
+// were given anew; what waits for the daemon takes no place of what ended here.
 func (c *change) makeRoomForEnded() {
-	if c.Ended.Len() < maxEnded {
+	bound := maxEnded
+	if c.Allows(FormatLeases) {
+		bound += c.Outbox.Len()
+	}
+	if c.Ended.Len() < bound {
 		return
 	}
+	left := maxForgotten
 	for k, id := range c.Ended.All() { // by age
 		j, _ := c.Jobs.Get(id)
 		if j.Said > c.Acked {
 			continue
 		}
 		c.Ended = c.Ended.Delete(k)
-		if c.forget(j); c.Ended.Len() < maxEnded {
+		c.forget(j)
+		if left--; left == 0 || c.Ended.Len() < bound {
 			return
 		}
 	}

@@ -10,6 +10,7 @@ const (
 	maxLeaseLog     = 1024   // lease events: some hundred leases from offer to end
 	maxLacks        = 64     // shortfalls of the site's readiness
 	maxEnded        = 10_000 // ended jobs that stay listed; older ones are forgotten with their runs
+	maxForgotten    = 16     // of them at once
 	maxMembers      = 256
 	maxTokens       = 1024
 	maxPastSessions = 16 // of a member: more often no process ends while one registration is on its way

@@ -185,7 +185,7 @@ func (a *app) exportTo(ctx context.Context, c *client, r *forgeyardv1.ExportBund
 }
 
 // openPart opens an unfinished file for this process alone: two that write into one would
-// give it a name with the bytes of both.
+// give it a name with the bytes of both. A filesystem without locks cannot tell them apart.
 func openPart(path string) (*os.File, error) {
 	const op = "bundle export"
 	for {
@@ -193,7 +193,7 @@ func openPart(path string) (*os.File, error) {
 		if err != nil {
 			return nil, fileError(op, err)
 		}
-		if err := durable.TryLock(f); err != nil {
+		if err := durable.TryLock(f); errors.Is(err, durable.ErrLocked) {
 			return nil, errors.Join(forgeyard.Errorf(op, forgeyard.Conflict, "%s is being written by another export", path).WithHint("wait until that one has ended, or choose another --out"), f.Close())
 		}
 		locked, err1 := f.Stat()

@@ -74,8 +74,9 @@ func checkPurity(t *tree, lines []line) []finding {
 	return found
 }
 
-// platformNames end the names of files that the compiler takes for one platform only.
-var platformNames = []string{"linux", "darwin", "windows", "unix", "freebsd", "amd64", "arm64", "386", "arm"}
+// platformNames end the names of files that the compiler takes for one platform only, of
+// those that anybody builds this for; and those of ours that say so by name.
+var platformNames = []string{"linux", "darwin", "windows", "unix", "freebsd", "openbsd", "netbsd", "android", "amd64", "arm64", "386", "arm", "riscv64"}
 
 // checkPlatforms reports what a pure package would decide on some platforms only.
 func checkPlatforms(t *tree, lines []line) []finding {

@@ -417,7 +417,7 @@ func (t *trio) accepted(ctx context.Context, at string, n int) ([]forgeyard.Auth
 	}
 	var mu sync.Mutex
 	var held []forgeyard.Authority
-	err = rpc.Each(64, jobs, func(id forgeyard.JobID) error {
+	err = rpc.Each(many, jobs, func(id forgeyard.JobID) error {
 		r, err := t.command(ctx, at, site.Offer{Job: id, Runner: runnerID, Session: sessionID})
 		if err != nil {
 			return err

@@ -13,6 +13,9 @@ import (
 	"runtime"
 )
 
+// ErrLocked is what TryLock gives where another has the lock.
+var ErrLocked = errors.New("another process has the lock")
+
 // WriteFile replaces path with data. When it returns nil, the bytes and the name are on
 // the disk; on an error path is what it was, and nothing else is left beside it.
 func WriteFile(path string, data []byte, mode os.FileMode) (err error) {
