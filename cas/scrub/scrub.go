@@ -259,8 +259,7 @@ func (s *Scrubber) pass(ctx context.Context) error {
 			return errors.Join(err, s.save())
 		}
 		after = last
-		s.step(c, last, done)
-		if done {
+		if s.step(c, last, done) {
 			return s.save()
 		}
 		if now := s.cfg.Clock.Now(); now.Sub(saved) >= saveEvery {
@@ -272,19 +271,25 @@ func (s *Scrubber) pass(ctx context.Context) error {
 	}
 }
 
-func (s *Scrubber) step(c disk.Checked, last forgeyard.Digest, done bool) {
+// step notes what was read, and reports whether the pass is over: at its end, or because
+// somebody else read all of the store meanwhile.
+func (s *Scrubber) step(c disk.Checked, last forgeyard.Digest, done bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.totals.Read += c.Bytes
+	if s.st.Began.IsZero() {
+		return true
+	}
 	s.st.After = last
 	s.st.Passing.Objects += c.Objects
 	s.st.Passing.Bytes += c.Bytes
-	s.totals.Read += c.Bytes
 	if !done {
-		return
+		return false
 	}
 	s.st.Objects, s.st.Bytes = s.st.Passing.Objects, s.st.Passing.Bytes
 	s.cfg.Log.Info("the store was read through", "objects", s.st.Objects, "bytes", s.st.Bytes, "began", s.st.Began)
 	s.endPass()
+	return true
 }
 
 // endPass begins the interval anew. Under mu.

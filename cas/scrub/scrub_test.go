@@ -261,6 +261,30 @@ func TestOnlyWhenAsked(t *testing.T) {
 	})
 }
 
+// What somebody else read through in the middle of a pass ends it: what is left of it is not
+// read, does not count as the whole, and is not where the next one begins.
+func TestPassedInTheMiddle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1000, 1<<20)
+		after(time.Until(r.s.Status().Next) + 5*time.Minute)
+		if !r.s.Status().Reading {
+			t.Fatal("it does not read")
+		}
+		r.s.Passed(disk.Checked{Objects: 1000, Bytes: 1000 << 20})
+		after(5 * time.Minute)
+		r.end()
+		r.start(t)
+		defer func() { r.end() }()
+		if st := r.s.Status(); st.Reading || st.Objects != 1000 || len(r.read) > 400 {
+			t.Fatalf("%+v, %d read", st, len(r.read))
+		}
+		after(week)
+		if st := r.s.Status(); st.Reading || st.Objects != 1000 || len(r.read) != 1000 {
+			t.Fatalf("a week later: %+v, %d read", st, len(r.read))
+		}
+	})
+}
+
 // A store that cannot be read is overdue in the end, and so is one that nobody had time for.
 func TestOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
