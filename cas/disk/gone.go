@@ -96,13 +96,19 @@ func (s *Store) Lost(ctx context.Context, after forgeyard.Digest, most int) (out
 	if !after.IsZero() {
 		from = after[:]
 	}
+	var damaged []forgeyard.Digest // of which some are here again: not asked in the scan, which holds the index
 	err = s.rows(tGone, nil, from, func(k, v []byte) bool {
 		var d forgeyard.Digest
-		if t, ok := decodeGone(v); ok && t.Why == goneDamaged && copy(d[:], k) == len(k) && d != after && !s.present(d) {
+		if t, ok := decodeGone(v); ok && t.Why == goneDamaged && copy(d[:], k) == len(k) && d != after {
+			damaged = append(damaged, d)
+		}
+		return ctx.Err() == nil
+	})
+	for _, d := range damaged {
+		if len(out) < most && !s.present(d) {
 			out = append(out, d)
 		}
-		return len(out) < most && ctx.Err() == nil
-	})
+	}
 	return out, s.fail("cas lost", errors.Join(err, ctx.Err()))
 }
 
