@@ -124,6 +124,27 @@ func TestC02RottenCopyIsNoLie(t *testing.T) {
 	}
 }
 
+// What came wrong from a peer is asked of it with care in whatever way it comes to be asked
+// again, also in the place of another that is slow: else a rotten copy would be a lie.
+func TestDoubtIsRemembered(t *testing.T) {
+	s := &session{x: newNode(t).Exchange}
+	w := want{digest: cas.Sum([]byte("x")), size: 1}
+	p := &pull{s: s, wants: []want{w}, index: map[forgeyard.Digest]int{w.digest: 0}, flights: []uint8{1}, done: []bool{false}, lanes: map[*holder]*lane{}}
+	add := func() *lane {
+		a := &lane{p: p, h: &holder{link: &link{}}, doubted: map[int]bool{}}
+		p.lanes[a.h] = a
+		return a
+	}
+	doubted, slow := add(), add()
+	p.owner = append(p.owner, slow)
+	if !doubted.doubt(0) || doubted.doubt(0) {
+		t.Fatal("a want is doubted once")
+	}
+	if batch, _ := p.next(doubted, 8, 1<<20); len(batch) != 1 || !batch[0].check {
+		t.Fatalf("%+v", batch)
+	}
+}
+
 // C01: every piece matches, the whole does not. Nothing gets the name, the peer
 // that gave the manifest is blamed, and the blob comes by another one's.
 func TestC01PiecesMatchWholeDoesNot(t *testing.T) {

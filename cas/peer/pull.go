@@ -322,7 +322,7 @@ func (p *pull) next(a *lane, n int, bytes int64) ([]want, <-chan struct{}) {
 	div, now := p.stripes(), s.x.cfg.Clock.Now()
 	batch := p.pick(a, n, bytes, func(i int) bool { return div.takes(a, i, p.wants[i]) })
 	for i := range batch {
-		batch[i].park, batch[i].check = a.h.sibling, a.doubted[p.index[batch[i].digest]]
+		batch[i].park = a.h.sibling
 	}
 	if len(batch) == 0 && len(a.inflight) == 0 {
 		batch = p.hedge(a, n)
@@ -337,6 +337,9 @@ func (p *pull) next(a *lane, n int, bytes int64) ([]want, <-chan struct{}) {
 	}
 	if len(a.inflight) == 0 {
 		a.since = now
+	}
+	for i := range batch {
+		batch[i].check = a.doubted[p.index[batch[i].digest]]
 	}
 	return batch, s.changed
 }
