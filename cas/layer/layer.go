@@ -421,7 +421,7 @@ func (c *Cache) reserve(need size, room func() (int64, int64)) error {
 		return full("%d bytes and %d inodes do not fit beside the layers in use", need.bytes, need.inodes)
 	}
 	for room != nil {
-		bytes, inodes := room()
+		bytes, inodes := c.spare(need, room)
 		if need.bytes <= bytes && need.inodes <= inodes {
 			break
 		}
@@ -431,6 +431,16 @@ func (c *Cache) reserve(need size, room func() (int64, int64)) error {
 		}
 	}
 	return nil
+}
+
+// spare is what room has beside the layers that others are making, of which the disk knows
+// only what is written by now. need is reserved already.
+func (c *Cache) spare(need size, room func() (int64, int64)) (bytes, inodes int64) {
+	c.mu.Lock()
+	others := size{c.pending.bytes - need.bytes, c.pending.inodes - need.inodes}
+	c.mu.Unlock()
+	bytes, inodes = room()
+	return bytes - others.bytes, inodes - others.inodes
 }
 
 func (c *Cache) unreserve(n size) {

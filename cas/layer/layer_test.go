@@ -241,6 +241,17 @@ func TestDiskHasNoRoom(t *testing.T) {
 	if _, err := r.c.Get(t.Context(), r.tree("c", 10), w); !errors.Is(err, ErrNoRoom) {
 		t.Fatal(err)
 	}
+	// Nor what another layer that is being made will take.
+	r.c.pending = size{1 << 20, 1000}
+	w.Room = func() (int64, int64) { return 1 << 20, plenty }
+	if _, err := r.c.Get(t.Context(), r.tree("d", 10), w); !errors.Is(err, ErrNoRoom) {
+		t.Fatal(err)
+	}
+	w.Room = func() (int64, int64) { return plenty, 1000 }
+	if _, err := r.c.Get(t.Context(), r.tree("d", 10), w); !errors.Is(err, ErrNoRoom) {
+		t.Fatal(err)
+	}
+	r.c.pending = size{}
 	l.Release()
 	if r.c.pending != (size{}) {
 		t.Fatalf("%+v stays reserved", r.c.pending)
