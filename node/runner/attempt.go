@@ -238,7 +238,7 @@ func (a *Attempt) reserve(context.Context) error {
 		return forgeyard.Errorf("run", forgeyard.Invalid, "this runner has no provider of secrets")
 	}
 	err = a.run.room(a.task.Spec, a.id, 0, 0)
-	if forgeyard.KindOf(err) == forgeyard.NoSpace && a.run.Evict(a.task.Spec.Resources.Disk) > 0 {
+	for forgeyard.KindOf(err) == forgeyard.NoSpace && a.run.Evict(1) > 0 { // one tree each time: what there is room for stays
 		err = a.run.room(a.task.Spec, a.id, 0, 0)
 	}
 	return err

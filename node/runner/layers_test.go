@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/layer"
@@ -151,6 +153,46 @@ func TestLayerInUseIsNotEvicted(t *testing.T) {
 		t.Errorf("%d bytes came free: %+v", n, c.Stats())
 	}
 	b.empty("layers")
+}
+
+// A job that lacks a little room takes a little: the trees that may stay do.
+func TestNoMoreIsEvictedThanIsShort(t *testing.T) {
+	needs.Root(t, "mount a small tmpfs")
+	small, err := os.MkdirTemp("/tmp", "fysmall-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(small) })
+	if err := errorsJoin(os.Chmod(small, 0o711), unix.Mount("tmpfs", small, "tmpfs", 0, "size=64m,mode=711")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(small, unix.MNT_DETACH) })
+	b, c := layered(t, func(cfg *Config) { cfg.Workspaces = filepath.Join(small, "workspaces") })
+	for _, text := range []string{"a", "b"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "x"), []byte(strings.Repeat(text, 4<<20)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		ref, err := tree.Capture(t.Context(), b.store, dir, tree.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := c.Get(t.Context(), ref.Digest, layer.Want{Fetch: func(context.Context) error { return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Release()
+	}
+	free, err := diskFree(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := spec("true")
+	s.Resources.Disk = free + 2<<20
+	res, _, a := b.run(s)
+	if res.Outcome != job.OutcomeDone || c.Stats().Layers != 1 {
+		t.Errorf("%+v, %+v\n%s", res, c.Stats(), b.text(a))
+	}
 }
 
 // RA-190, content: a copy that rotted in this node's store is found before the work
