@@ -179,23 +179,40 @@ func TestBlocksAreHashedAtFirstUse(t *testing.T) {
 	if !whole || parts != 0 {
 		t.Fatal("all blocks were seen, and the whole is not vouched for")
 	}
-	r, _ := s.record(ref.Digest)
-	path := s.blobPath(ref.Digest, r.Gen)
-	if err := os.Chmod(path, 0o600); err != nil {
-		t.Fatal(err)
+	spoil := func() (uint64, print) {
+		r, _ := s.record(ref.Digest)
+		path := s.blobPath(ref.Digest, r.Gen)
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeQuiet(f)
+		if _, err := f.WriteAt([]byte("other"), 7); err != nil {
+			t.Fatal(err)
+		}
+		p, _ := printOf(f)
+		return r.Gen, p
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteAt([]byte("other"), 7); err != nil {
-		t.Fatal(err)
-	}
-	closeQuiet(f)
+	spoil()
 	if err := read(1, false); err != nil { // not the one that was written to
 		t.Fatal(err)
 	}
 	if err := read(0, false); forgeyard.KindOf(err) != forgeyard.Corrupt {
 		t.Fatalf("a written block: %v", err)
+	}
+	// As if the disk had changed it by itself: the print is the one that was seen.
+	if _, err := s.Put(t.Context(), bytes.NewReader(data), cas.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gen, p := spoil()
+	s.noteVouched(ref.Digest, vouched{gen: gen, print: p})
+	if err := read(0, false); err == nil || forgeyard.KindOf(err) != forgeyard.Other {
+		t.Fatalf("a block that is known was hashed: %v", err)
+	}
+	if err := read(0, true); forgeyard.KindOf(err) != forgeyard.Corrupt {
+		t.Fatalf("asked for care: %v", err)
 	}
 }
