@@ -43,8 +43,9 @@ const (
 	pause = 10 * time.Second
 	// saveEvery is how much of a pass may be read twice after a kill.
 	saveEvery = time.Minute
-	// page is how many objects are read between two looks at the node.
-	page = 32
+	// page is how many objects are read between two looks at the node: one, since a large
+	// one takes hours, and what a stop cuts off of a page is read again.
+	page = 1
 	// most is how many lost objects are asked for and told of at once.
 	most = 64
 	// jitter is the part of the interval by which nodes come earlier, each by its own: they

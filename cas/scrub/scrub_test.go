@@ -167,21 +167,18 @@ func TestRate(t *testing.T) {
 		for _, c := range []struct {
 			load   Load
 			lo, hi int
-		}{{Idle, 550, 650}, {Working, 140, 200}, {Short, 0, 40}, {Short, 0, 0}, {Idle, 530, 620}} { // a page that was begun is ended
+		}{{Idle, 550, 650}, {Working, 140, 200}, {Short, 0, 1}, {Short, 0, 0}, {Idle, 530, 620}} { // an object that was begun is ended
 			before := len(r.read)
 			r.load = c.load
 			after(10 * time.Minute)
 			if n := len(r.read) - before; n < c.lo || n > c.hi {
 				t.Errorf("load %d: %d MiB in 10 minutes, not %d to %d", c.load, n, c.lo, c.hi)
 			}
-			if c.load == Short { // what was begun goes on, slower still
-				after(40 * time.Minute)
-			}
 		}
 	})
 }
 
-// A pass that was cut goes on where it was, after a restart too.
+// A pass that was cut goes on where it was, after a restart too: no object is read twice.
 func TestGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1000, 1<<20)
@@ -198,7 +195,7 @@ func TestGoesOn(t *testing.T) {
 		for _, n := range r.read {
 			twice += n - 1
 		}
-		if st := r.s.Status(); st.Reading || len(r.read) != 1000 || twice > 130 {
+		if st := r.s.Status(); st.Reading || len(r.read) != 1000 || twice > 0 {
 			t.Errorf("%+v, %d read, %d twice", st, len(r.read), twice)
 		}
 	})
