@@ -74,17 +74,21 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 	return n.endOrphans(ctx)
 }
 
-// openLayers opens what keeps materialised trees, where something can use them.
+// openLayers opens what keeps materialised trees. Where nothing can use them, those that
+// were kept before go.
 func (n *Node) openLayers() (*layer.Cache, error) {
 	budget := int64(n.cfg.Settings.Limits.Layers)
-	if _, ok := n.executors[job.SandboxStrict]; !ok || budget == 0 {
-		return nil, nil
+	if _, ok := n.executors[job.SandboxStrict]; !ok {
+		budget = 0
 	}
 	c, err := layer.Open(layer.Config{
 		Dir: n.dir.join(dirLayers), MaxBytes: budget, MaxInodes: maxLayerInodes, Store: n.store, Clock: n.clock, Log: n.log,
 	})
+	if err != nil || budget == 0 { // without a budget none has stayed
+		return nil, err
+	}
 	n.layers = c
-	return c, err
+	return c, nil
 }
 
 // maxLayerInodes is a third of what a small disk has.
