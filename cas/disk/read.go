@@ -412,10 +412,11 @@ func (s *Store) readLocation(op string, d forgeyard.Digest, l location, buf []by
 	defer closeQuiet(f)
 	look := s.lookAt(l, r, f)
 	b := room(buf, l.size)
-	if _, err := f.ReadAt(b, l.off); err != nil && err != io.EOF {
+	n, err := f.ReadAt(b, l.off)
+	if err != nil && err != io.EOF {
 		return nil, s.fail(op, err)
 	}
-	if !check && look.known {
+	if !check && look.known && n == len(b) {
 		return b, nil
 	}
 	if cas.Sum(b) == d {

@@ -101,7 +101,7 @@ func (s *Store) lookAt(l location, r record, f *os.File) look {
 		return out
 	}
 	out.at = vouched{gen: r.Gen, print: p}
-	if l.off%cas.BlockSize == 0 && (l.size == cas.BlockSize || l.off+l.size == r.Size) {
+	if end := l.off + l.size; l.off%cas.BlockSize == 0 && end <= r.Size && (l.size == cas.BlockSize || end == r.Size) {
 		out.block, out.of = int(l.off/cas.BlockSize), int((r.Size+cas.BlockSize-1)/cas.BlockSize)
 	}
 	out.known = s.vouches(l.container, r.Gen, p)
