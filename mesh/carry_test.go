@@ -3,7 +3,6 @@ package mesh
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -231,42 +230,4 @@ func TestRefuses(t *testing.T) {
 		t.Error("a peer that has ended does not refuse")
 	}
 	t.Logf("known after %v", time.Since(began))
-}
-
-// A process that is being ended still accepts for a moment, or resets: that is neither
-// somebody nor nobody.
-func TestKnock(t *testing.T) {
-	listen := func(serve func(net.Conn)) string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				serve(c)
-			}
-		}()
-		return l.Addr().String()
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	closed := l.Addr().String()
-	must(t, l.Close())
-	var held []net.Conn
-	silent := listen(func(c net.Conn) { held = append(held, c) })
-	hangsUp := listen(func(c net.Conn) { _ = c.Close() })
-	for _, c := range []struct {
-		addrs []string
-		want  knock
-	}{
-		{nil, somebody}, {[]string{"not an address"}, somebody}, {[]string{closed}, refused}, {[]string{silent}, somebody}, {[]string{hangsUp}, ending},
-		{[]string{closed, silent}, somebody}, {[]string{closed, hangsUp}, ending}, {[]string{closed, closed}, refused},
-	} {
-		if got := knockAll(t.Context(), c.addrs); got != c.want {
-			t.Errorf("%v: %d, not %d", c.addrs, got, c.want)
-		}
-	}
 }

@@ -2,10 +2,8 @@ package mesh
 
 import (
 	"context"
-	"errors"
 	"net"
-	"os"
-	"syscall"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -265,13 +263,31 @@ func (r *raftLayer) Refuses(a raft.ServerAddress, timeout time.Duration) bool {
 			return false
 		}
 	}
-	// libp2p hears of the reset a moment later than who reads the connection.
-	for r.m.host.Network().Connectedness(p) == network.Connected {
+	return r.hungUp(ctx, p)
+}
+
+// hungUp waits until no connection to the peer is left. libp2p hears of a reset a moment
+// later than who reads the connection; over QUIC nobody hears of it, so its port is asked.
+func (r *raftLayer) hungUp(ctx context.Context, p peer.ID) bool {
+	for {
+		ports, all := udpPorts(r.m.host.Network().ConnsToPeer(p))
+		if all {
+			return !slices.ContainsFunc(ports, func(port string) bool { return !udpRefuses(ctx, port) })
+		}
 		if !r.pause(ctx) {
 			return false
 		}
 	}
-	return true
+}
+
+// udpPorts are the other ends of connections over UDP, and whether that is all of them.
+func udpPorts(conns []network.Conn) (ports []string, all bool) {
+	for _, c := range conns {
+		if port := udpAddr(c.RemoteMultiaddr()); port != "" {
+			ports = append(ports, port)
+		}
+	}
+	return ports, len(ports) == len(conns)
 }
 
 func (r *raftLayer) pause(ctx context.Context) bool {
@@ -282,53 +298,6 @@ func (r *raftLayer) pause(ctx context.Context) bool {
 		return false
 	}
 }
-
-// knock is what comes of opening a connection and saying nothing.
-type knock uint8
-
-const (
-	somebody knock = iota // is there, or nobody can say
-	refused               // nobody is there
-	ending                // what accepted hung up: a process that ends closes its door last
-)
-
-// knockAll is refused if every address refuses, and somebody if there is none.
-func knockAll(ctx context.Context, addrs []string) knock {
-	if len(addrs) == 0 {
-		return somebody
-	}
-	for _, a := range addrs {
-		if k := knockAt(ctx, a); k != refused {
-			return k
-		}
-	}
-	return refused
-}
-
-func knockAt(ctx context.Context, addr string) knock {
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return refused
-	case errors.Is(err, syscall.ECONNRESET):
-		return ending
-	case err != nil:
-		return somebody
-	}
-	defer c.Close() // nothing was said
-	if err := c.SetReadDeadline(time.Now().Add(hangsUpWithin)); err != nil {
-		return somebody
-	}
-	_, err = c.Read(make([]byte, 1))
-	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		return somebody
-	}
-	return ending
-}
-
-// hangsUpWithin is how long a process that is being ended may take to hang up. One that
-// lives waits for our first word much longer.
-const hangsUpWithin = 100 * time.Millisecond
 
 // refusedLook is between looks at whether a connection is gone.
 const refusedLook = 5 * time.Millisecond

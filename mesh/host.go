@@ -11,8 +11,10 @@ import (
 
 	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/connmgr"
+	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/pnet"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/core/transport"
 	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
@@ -20,6 +22,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
 	"github.com/libp2p/go-libp2p/x/rate"
 	ma "github.com/multiformats/go-multiaddr"
@@ -58,13 +61,20 @@ func hostOptions(id Identity) ([]libp2p.Option, error) {
 	y.KeepAliveInterval = 10 * time.Second
 	return []libp2p.Option{
 		libp2p.Identity(key), libp2p.UserAgent("forgeyard"),
-		libp2p.Security(libp2ptls.ID, newTLS), libp2p.Muxer(yamux.ID, (*yamux.Transport)(&y)), libp2p.Transport(quic.NewTransport, quic.WithTLSIdentityOption(anytime)),
+		libp2p.Security(libp2ptls.ID, newTLS), libp2p.Muxer(yamux.ID, (*yamux.Transport)(&y)), libp2p.Transport(newQUICTransport(anytime)),
 		libp2p.ResourceManager(rm), libp2p.ConnectionManager(connmgr.NullConnMgr{}), libp2p.WithDialTimeout(dialTimeout),
 		libp2p.DisableRelay(), libp2p.DisableMetrics(), libp2p.DisableIdentifyAddressDiscovery(), libp2p.ForceReachabilityPrivate(), libp2p.Ping(false),
 		// A link that was down for a night must not leave UDP or IPv6 written off as a black hole.
 		libp2p.UDPBlackHoleSuccessCounter(nil), libp2p.IPv6BlackHoleSuccessCounter(nil),
 		libp2p.SwarmOpts(swarm.WithDialRanker(tcpFirst)),
 	}, nil
+}
+
+func newQUICTransport(id libp2ptls.IdentityOption) any {
+	return func(key crypto.PrivKey, cm *quicreuse.ConnManager, psk pnet.PSK, g connmgr.ConnectionGater, rm network.ResourceManager) (transport.Transport, error) {
+		t, err := quic.NewTransport(key, cm, psk, g, rm, quic.WithTLSIdentityOption(id))
+		return quicTransport{t}, err
+	}
 }
 
 // tcpFirst gives TCP a head start: QUIC costs three times the CPU (measured).
