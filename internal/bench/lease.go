@@ -165,7 +165,7 @@ func (b *bench) kills(ctx context.Context, spec []byte) error {
 			i+1, leader.Name, inMillis(seconds(answered)), inMillis(seconds(took)), inMillis(seconds(time.Since(t1))))
 		granted, back = append(granted, seconds(took)), append(back, seconds(time.Since(t1)))
 	}
-	b.add(measured("lease.leader_killed_to_next_lease", inMillis, 3, granted))
+	b.add(measured("lease.leader_killed_to_next_lease", inMillis, 1.2, granted))
 	b.add(measured("node.restart_to_online", inMillis, 2, back))
 	return nil
 }
