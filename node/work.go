@@ -63,6 +63,7 @@ func (x *execution) run(ctx context.Context) {
 	}
 	defer release()
 	if x.isKilled() {
+		x.n.work.Go(func() { x.tellStopped(ctx) }) // nothing of it was ever started
 		x.n.over(x.authority.Lease)
 		return
 	}
@@ -226,7 +227,7 @@ func (x *execution) completion(r job.Result) completion {
 // finish tells the log how the epoch ended here.
 func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 	if why := x.lostHost(); why != "" && e.Kind == runner.EndCompleted && r.Category == job.WorkloadFailed {
-		x.release(ctx, site.ReleasedHostLost, why, e.Log) // it failed for want of its device
+		x.release(ctx, site.ReleasedHostLost, why, e.Clean, e.Log) // it failed for want of its device
 		x.n.over(x.authority.Lease)
 		return
 	}
@@ -245,11 +246,11 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 		if x.stopKind() == site.ReleasedHostLost {
 			why = x.lostHost()
 		}
-		x.release(ctx, x.stopKind(), why, e.Log)
+		x.release(ctx, x.stopKind(), why, e.Clean, e.Log)
 	case runner.EndRestoreRejected:
-		x.release(ctx, "resume_rejected", "the program rejected the restored state", e.Log)
+		x.release(ctx, "resume_rejected", "the program rejected the restored state", e.Clean, e.Log)
 	case runner.EndTryLater:
-		x.release(ctx, "interrupted", "the program asks to be run later", e.Log)
+		x.release(ctx, "interrupted", "the program asks to be run later", e.Clean, e.Log)
 	}
 	x.n.over(x.authority.Lease)
 }
@@ -258,7 +259,7 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 const stoppedTime = time.Minute
 
 // tellStopped says that the tree is dead: for an execution that is unknown this ends the
-// doubt. A site that does not hear it finds out when the lease is certainly over, so that
+// doubt, and a lease that nobody has missed yet ends by it. A site that does not hear it finds out when the lease is certainly over, so that
 // nothing here waits for it: there may be no quorum to hear it.
 func (x *execution) tellStopped(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stoppedTime)
@@ -307,17 +308,17 @@ func (x *execution) afterCheckpoint(ctx context.Context, e runner.Ended) {
 		}
 		x.n.granted(next.authority, x.job.Spec.Resources, next.sent)
 	case runner.VerdictCommitted:
-		x.release(ctx, x.stopKind(), "checkpointed", e.Log)
+		x.release(ctx, x.stopKind(), "checkpointed", e.Clean, e.Log)
 	case runner.VerdictStale:
 	default:
-		x.release(ctx, "interrupted", "its checkpoint was not committed: "+e.Checkpoint.Reason, e.Log)
+		x.release(ctx, "interrupted", "its checkpoint was not committed: "+e.Checkpoint.Reason, e.Clean, e.Log)
 	}
 }
 
-func (x *execution) release(ctx context.Context, kind, detail string, log []job.LogChunk) {
+func (x *execution) release(ctx context.Context, kind, detail string, clean bool, log []job.LogChunk) {
 	b := site.Release{Authority: x.authority, Kind: kind, Detail: detail, Log: x.unsent(log)}
 	if x.n.mayReport() {
-		b.Told = x.attempt.Untold()
+		b.Told, b.Clean = x.attempt.Untold(), clean
 	}
 	x.n.tell(ctx, b)
 }

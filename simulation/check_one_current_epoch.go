@@ -74,7 +74,7 @@ func (c *epochs) recovered(had, _ *site.State) {
 // them. Only commands that may end a lease are believed.
 func (c *epochs) closed(e applied) {
 	switch e.cmd.Body.(type) {
-	case site.Reject, site.Release, site.Complete, site.Expire, site.Checkpoint, site.Delegate, site.Register, site.Revoke, site.Recover:
+	case site.Reject, site.Release, site.Complete, site.Expire, site.Checkpoint, site.Delegate, site.Register, site.Revoke, site.Recover, site.Stopped:
 	default:
 		return
 	}

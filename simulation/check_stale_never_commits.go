@@ -53,7 +53,7 @@ func (c *stale) applied(s *sim, e applied) {
 	}
 }
 
-// lastWord says that the command is a holder's word that its tree is dead. It is for a
+// lastWord says that the command is a holder's word that its tree is dead. It may be for a
 // lease that has ended, and commits nothing of the work.
 func lastWord(b site.Body) bool {
 	_, ok := b.(site.Stopped)

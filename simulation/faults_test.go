@@ -87,6 +87,7 @@ func seededFaults() []seeded {
 		{"a stale ingest moves its names", "named-whole", 58, ownWork, apply(after(namesStale))},
 		{"one of an ingest's names stays behind", "named-whole", 1, ownWork, apply(after(namesHalf))},
 		{"a restored site takes a device that was used since for clean", "device-single-holder", 147, restoredDevices, apply(after(forgetsHolders))},
+		{"work that was asked back while it ran is taken for clean", "never-twice", 4, askedBack, apply(before(func(s *site.State, b *site.Release) *site.State { b.Clean = true; return s }))},
 		{"an acknowledgement does not trim the outbox", "progress", 1, scenario.Taste{}, apply(keepsOutbox)},
 		{"a silence never ends a lease", "progress", 2, scenario.Taste{}, apply(neverExpires)},
 		{"a device is never reset", "progress", 1, scenario.Taste{}, func(h *hooks) { h.neverResets = true }},
@@ -133,7 +134,8 @@ func (f seeded) play(sc scenario.Scenario) Result {
 	return play(sc, Options{Quiet: true}, h)
 }
 
-// TestEveryCheckerIsSeenToFail: each of the twelve invariants of the design, and that of names, has a fault
+// TestEveryCheckerIsSeenToFail: each of the twelve invariants of the design, that of names and that of work
+// which is never retried, has a fault
 // that trips it, and the list has at least 25.
 func TestEveryCheckerIsSeenToFail(t *testing.T) {
 	seen := map[string]int{}
@@ -142,7 +144,7 @@ func TestEveryCheckerIsSeenToFail(t *testing.T) {
 	}
 	all := []string{
 		"one-current-epoch", "stale-never-commits", "holder-stops-first", "terminal-once", "nothing-lost", "exactly-once-upstream", "within-allowance",
-		"committed-checkpoint-only", "device-single-holder", "pinned-never-gone", "same-state", "progress", "named-whole",
+		"committed-checkpoint-only", "device-single-holder", "pinned-never-gone", "same-state", "progress", "named-whole", "never-twice",
 	}
 	for _, name := range all {
 		if seen[name] == 0 {
@@ -183,6 +185,8 @@ var (
 	ownWork = scenario.Taste{Own: true, Kinds: []string{"cut", "mute", "raise"}, Calm: 8 * time.Second, TTL: 3 * time.Second, Longest: 45 * time.Second}
 	// restoredDevices are sites that go on from a backup.
 	restoredDevices = scenario.Taste{Restore: true, Kinds: []string{"cut"}, Calm: 25 * time.Second, TTL: 3 * time.Second, Longest: 10 * time.Second, Length: 90 * time.Second}
+	// askedBack is work that is never retried, on runners that people drain while it runs.
+	askedBack = scenario.Taste{Kinds: []string{"drain", "kill"}, Calm: 8 * time.Second, TTL: 6 * time.Second, Longest: 5 * time.Second, Adjust: once}
 	// mixed are sites whose programs are upgraded one after the other.
 	mixed = scenario.Taste{Mixed: true, Persons: true, Kinds: []string{"revoke", "kill"}, Calm: 8 * time.Second}
 	// recovering are sites that lost all voters but one, and whose holders go on for a while.
@@ -235,6 +239,12 @@ func outlives(j *scenario.Job) {
 func outlivesSaving(j *scenario.Job) {
 	outlives(j)
 	j.Effects, j.Every, j.Sealed, j.Rejects = false, 3*time.Second, true, 0
+}
+
+// once is work that is never retried, and has no checkpoint to go on from.
+func once(j *scenario.Job) {
+	goesOn(j)
+	j.Never, j.Every, j.Budget, j.Devices, j.Broken, j.Input = true, 0, 0, 0, 0, false
 }
 
 // restless is work that is granted again and again, since whoever has it dies.

@@ -23,6 +23,8 @@ type execution struct {
 
 	alive    bool // its process tree lives, and acts
 	over     bool // reported, or never to be
+	begun    bool // its program was started
+	saved    bool // its program ended with a checkpoint that was committed
 	progress time.Duration
 	since    time.Duration // since the last checkpoint
 	seq      int
@@ -149,7 +151,7 @@ func (x *execution) run() {
 			return
 		}
 	}
-	x.alive, x.ticked = true, x.n.s.now
+	x.alive, x.begun, x.ticked = true, true, x.n.s.now
 	x.phase(job.PhaseRunning)
 	x.later(x.n.s.within(100*time.Millisecond, time.Second), x.tick)
 }
@@ -370,7 +372,10 @@ func (x *execution) stop(kind, why string) {
 		case x.over:
 		case x.alive && x.plan.Every > 0:
 			x.alive = false
-			x.commit(false, func(site.Checkpointed, error) { x.release(kind, why) })
+			x.commit(false, func(_ site.Checkpointed, err error) {
+				x.saved = err == nil
+				x.release(kind, why)
+			})
 		default:
 			x.release(kind, why)
 		}
@@ -382,7 +387,11 @@ func (x *execution) release(kind, detail string) {
 		return
 	}
 	x.alive, x.over = false, true
-	x.n.propose(x.n.name, site.Release{Authority: x.authority, Kind: kind, Detail: detail}, proposeFor, nil)
+	b := site.Release{Authority: x.authority, Kind: kind, Detail: detail}
+	if x.n.reads() >= site.FormatLeases && x.n.state().Allows(site.FormatLeases) {
+		b.Clean = !x.begun || x.saved
+	}
+	x.n.propose(x.n.name, b, proposeFor, nil)
 	x.n.ended(x.authority.Lease)
 }
 

@@ -298,14 +298,29 @@ func (c *change) requeue(j *Job, why string) {
 func (j Job) stopsHere(lost job.FailureCategory) (job.FailureCategory, string) {
 	in := j.Spec.Interruption
 	switch {
-	case in.Retry == "never":
-		return lost, "the job asks never to be retried"
+	case j.asksNever():
+		return lost, neverRetried
 	case j.Interruptions > in.Budget:
 		return job.InterruptedBudget, fmt.Sprintf("interrupted %d times, the budget is %d", j.Interruptions, in.Budget)
 	case in.Retry == "resume-only" && len(j.Checkpoints) == 0:
 		return lost, "there is no checkpoint and the job asks for resume-only"
 	}
 	return "", ""
+}
+
+const neverRetried = "the job asks never to be retried"
+
+// asksNever: once an execution of the job may have begun, no other one begins from nothing.
+func (j Job) asksNever() bool { return j.Spec.Interruption.Retry == job.RetryNever }
+
+// neverAgain ends a job that asks for it, whose execution has been taken from its holder
+// and may have begun. It reports whether the job has ended. A cancellation ends it as such.
+func (c *change) neverAgain(j *Job, lost job.FailureCategory, why string) bool {
+	if !j.asksNever() || j.CancelAt != 0 || !c.Allows(FormatLeases) {
+		return false
+	}
+	c.finish(j, job.Failed, lost, why+"; "+neverRetried)
+	return true
 }
 
 func (j Job) mayGoOn() bool { c, _ := j.stopsHere(job.RunnerLost); return c == "" }

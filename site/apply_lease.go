@@ -384,7 +384,9 @@ func (c *change) release(b Release) error {
 	c.endLease(&j, lease.EndReleased, b.Detail)
 	if !j.ResumeFrom.IsZero() && (b.Kind == "resume_failed" || b.Kind == "resume_rejected") {
 		c.resumeFailed(&j, b.Kind == "resume_rejected", b.Detail)
-		c.requeue(&j, b.Detail)
+		if from, _, _ := checkpoint.Select(j.Checkpoints); from.Manifest == j.ResumeFrom || !c.neverAgain(&j, job.RunnerLost, b.Detail) {
+			c.requeue(&j, b.Detail)
+		}
 		c.putJob(j)
 		return nil
 	}
@@ -392,7 +394,9 @@ func (c *change) release(b Release) error {
 		if j.StopKind == "" {
 			j.StopKind = b.Kind
 		}
-		c.afterStop(&j, b.Detail)
+		if b.Clean || !c.neverAgain(&j, takenBy(j.StopKind), b.Detail) {
+			c.afterStop(&j, b.Detail)
+		}
 	} else {
 		c.interrupted(&j, c.lostBy(b.Kind), b.Detail)
 	}
@@ -408,6 +412,14 @@ const ReleasedHostLost = string(job.DeviceHostLost)
 func (s *State) lostBy(kind string) job.FailureCategory {
 	if kind == ReleasedHostLost && s.Allows(FormatLeases) {
 		return job.DeviceHostLost
+	}
+	return job.RunnerLost
+}
+
+// takenBy is what a job lost whose holder was asked for it.
+func takenBy(kind string) job.FailureCategory {
+	if kind == "authority" {
+		return job.AuthorityEnded
 	}
 	return job.RunnerLost
 }
@@ -515,6 +527,9 @@ func (c *change) accepted(j *Job, b Complete) {
 	c.endLease(j, lease.EndCompleted, string(res.Outcome))
 	j.Phase = job.PhaseCompleted
 	retry := res.Outcome == job.OutcomeFailed && res.Category.RetryElsewhere() && j.CancelAt == 0 && j.Spec.Node == "" // for one node there is no elsewhere
+	if len(res.Steps) > 0 && j.asksNever() && c.Allows(FormatLeases) {
+		retry = false // something of it ran
+	}
 	if retry && j.Retries < maxRetries {
 		j.Retries++
 		c.avoid(j, b.Authority, string(res.Category)+": "+res.Message)
@@ -576,7 +591,10 @@ func (c *change) expire(b Expire) error {
 // anew is none.
 func (c *change) settleUnknown(j *Job) {
 	if j.Lease.Reason == lease.EndRevoked {
-		c.requeue(j, j.Reason)
+		anew := j.Lease.Authority.Fence.Term != j.Term // the daemon's own word is no retry
+		if anew || !c.neverAgain(j, job.AuthorityEnded, j.Reason) {
+			c.requeue(j, j.Reason)
+		}
 		return
 	}
 	j.Interruptions--

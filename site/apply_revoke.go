@@ -85,11 +85,13 @@ func (c *change) revoke(b Revoke) error {
 func (c *change) takeAway(j *Job, detail, reason string) {
 	acting := j.Lease.State == lease.Accepted || (j.Status == job.Unknown && !j.Certain)
 	c.endLease(j, lease.EndRevoked, detail)
-	if !acting || !j.waitsForCertain() {
+	switch {
+	case acting && j.waitsForCertain():
+		c.doubt(j, reason)
+	case acting && c.neverAgain(j, job.AuthorityEnded, reason):
+	default:
 		c.requeue(j, reason)
-		return
 	}
-	c.doubt(j, reason)
 }
 
 // doubt makes an execution unknown whose lease has ended while its holder may still act.
@@ -109,6 +111,11 @@ func (c *change) stopped(b Stopped) error {
 	if err := lease.Check(j.Lease.Authority, b.Authority); err != nil {
 		return err
 	}
+	if j.Lease.Live() && c.Allows(FormatLeases) {
+		c.stoppedFirst(&j)
+		c.putJob(j)
+		return nil
+	}
 	if j.Status != job.Unknown || j.Certain || !j.lastGranted() {
 		return nil
 	}
@@ -117,6 +124,20 @@ func (c *change) stopped(b Stopped) error {
 	c.settleUnknown(&j)
 	c.putJob(j)
 	return nil
+}
+
+// stoppedFirst ends a lease whose holder stopped before anybody missed it: its own time was
+// over, since no renewal of it was answered. What the leader would still wait for is certain
+// already.
+func (c *change) stoppedFirst(j *Job) {
+	begun, name := j.Lease.State == lease.Accepted, c.memberName(j.Lease.Authority.Runner)
+	c.endLease(j, lease.EndExpired, name+" stopped by its own clock: no renewal was answered in time")
+	if !begun {
+		c.requeue(j, name+" had no time left for the offer")
+		return
+	}
+	j.Phase = job.PhaseUnknown
+	c.interrupted(j, job.RunnerLost, name+" was cut off and has stopped")
 }
 
 // lastGranted reports whether the job's lease is known to be the last that anybody was

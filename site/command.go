@@ -250,6 +250,9 @@ type Release struct {
 	Detail    string              `cbor:"3,keyasint,omitempty"`
 	Log       []job.LogChunk      `cbor:"4,keyasint,omitempty"`
 	Told      job.Told            `cbor:"5,keyasint,omitzero"`
+	// Clean says that whoever goes on does nothing again that was done here: the program was
+	// not started, or it ended with the checkpoint that was committed last. Of log format 2.
+	Clean bool `cbor:"6,keyasint,omitempty"`
 }
 
 // Complete ends a job with its result.

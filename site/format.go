@@ -88,7 +88,7 @@ func says(b Body) bool {
 	case Checkpoint:
 		return !b.Told.IsZero()
 	case Release:
-		return !b.Told.IsZero()
+		return !b.Told.IsZero() || b.Clean
 	case Complete:
 		return !b.Result.Told.IsZero()
 	case Delegate:

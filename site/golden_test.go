@@ -69,12 +69,12 @@ func TestLaterCommands(t *testing.T) {
 // TestLaterFields.
 var later = []string{
 	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "MemberSet.Deadline", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
-	"Submit.Via", "Checkpoint.Told", "Release.Told", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
+	"Submit.Via", "Checkpoint.Told", "Release.Told", "Release.Clean", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
 }
 
-// latest are fields of members that came after the others of later; TestPlaces and
-// TestPastSessions hold them.
-var latest = []string{"Register.Place", "Session.Place", "Session.Past"}
+// latest are fields that came after the others of later; TestPlaces, TestPastSessions and
+// TestClean hold them.
+var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -123,6 +123,16 @@ func TestDrainDeadline(t *testing.T) {
 	row := golden.Rows(t, "testdata/drain.hex", []golden.Row{{Name: "MemberSet", Bytes: cborx.Marshal(set)}})[0]
 	b, err := decodeBody(kindMemberSet, row.Bytes)
 	if err != nil || !reflect.DeepEqual(b, set) || FormatOf(b) != FormatLeases {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+}
+
+// TestClean holds a lease that is given back with nothing to be done again.
+func TestClean(t *testing.T) {
+	give := Release{Kind: "drain", Detail: "given back", Clean: true}
+	row := golden.Rows(t, "testdata/clean.hex", []golden.Row{{Name: "Release", Bytes: cborx.Marshal(give)}})[0]
+	b, err := decodeBody(kindRelease, row.Bytes)
+	if err != nil || !reflect.DeepEqual(b, give) || FormatOf(b) != FormatLeases {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 	}
 }
@@ -179,7 +189,7 @@ func TestFieldsOfRuns(t *testing.T) {
 	var runs image
 	golden.Fill(t, &sub)
 	golden.Fill(t, &point)
-	golden.Fill(t, &release)
+	golden.Fill(t, &release, "Release.Clean")
 	golden.Fill(t, &end)
 	golden.Fill(t, &runs.Events)
 	golden.Fill(t, &runs.Jobs, "Job.Said")

@@ -415,6 +415,9 @@ func (s *story) result() job.Result {
 	for _, n := range s.list("names") {
 		r.Outputs = append(r.Outputs, job.Output{Path: n, Tree: true, Digest: cas.Sum([]byte(n + s.arg("content", ""))), Size: 1})
 	}
+	if s.td.HasArg("steps") {
+		r.Steps = []job.StepResult{{Name: "s", ExitCode: 1}}
+	}
 	r.Told = s.told()
 	return r
 }
@@ -533,7 +536,7 @@ func (s *story) work() Body {
 	case "checkpoint":
 		return Checkpoint{Authority: s.authority(), Commit: s.commit(), Continue: s.td.HasArg("continue"), Productive: s.td.HasArg("productive")}
 	case "release":
-		return Release{Authority: s.authority(), Kind: s.arg("kind", "interrupted"), Detail: "given back", Told: s.told()}
+		return Release{Authority: s.authority(), Kind: s.arg("kind", "interrupted"), Detail: "given back", Told: s.told(), Clean: s.td.HasArg("clean")}
 	case "report":
 		return Report{Authority: s.authority(), Told: s.told()}
 	case "unname":

@@ -49,6 +49,7 @@ type Attempt struct {
 	restored *checkpoint.Manifest
 	requests int // number of the last request.json
 	started  bool
+	saved    bool     // the last program ended with the checkpoint that was committed
 	taken    Captured // the last checkpoint
 	steps    []job.StepResult
 	outputs  []job.Output
@@ -358,7 +359,7 @@ func (a *Attempt) event(step int, e map[string]any) {
 func (a *Attempt) conclude(v *verdict) {
 	a.returnDevices()
 	a.endHold()
-	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered}
+	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered, Clean: !a.started || a.saved}
 	if a.log != nil {
 		if a.taken.Verdict != VerdictContinue || v.end != EndCheckpoint {
 			a.event(0, map[string]any{"event": "end", "end": v.end, "outcome": v.outcome, "category": v.category, "message": v.message, "exit_code": v.code})

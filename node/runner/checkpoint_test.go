@@ -209,6 +209,9 @@ echo asked; seal 000001 hello; while :; do sleep 0.05; done`))
 	if end.Kind != EndYielded || end.Stop != "drain" || end.Checkpoint.Verdict != VerdictCommitted || end.Checkpoint.Seq != 1 {
 		t.Fatalf("%+v\n%s", end, b.text(a))
 	}
+	if end.Clean {
+		t.Error("what it did after it was sealed will be done again, and it says that nothing is")
+	}
 	if log := b.stdout(a); !strings.Contains(log, "asked\nterm\n") {
 		t.Errorf("not in order: %s", log)
 	}
@@ -268,7 +271,7 @@ if [ -n "${asked-}" ] && grep -q '"kind":"none"' $FORGEYARD_CTL_DIR/request.json
 	}
 	b.hooks.mu.Unlock()
 	a.Stop(checkpoint.StopSuspend, "later still")
-	if _, end := b.wait(a); end.Kind != EndYielded || end.Checkpoint.Verdict != VerdictCommitted || len(k.yields) != 1 || !k.yields[0] {
+	if _, end := b.wait(a); end.Kind != EndYielded || end.Checkpoint.Verdict != VerdictCommitted || !end.Clean || len(k.yields) != 1 || !k.yields[0] {
 		t.Errorf("%+v %v\n%s", end, k.yields, b.text(a))
 	}
 }

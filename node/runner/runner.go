@@ -297,6 +297,9 @@ type Ended struct {
 	// Undelivered is why outputs did not reach their replicas; empty when they did. The
 	// result stands all the same: passing and being delivered are two facts (E30).
 	Undelivered string
+	// Clean: nothing of what was done here is done again by whoever goes on. No program was
+	// started, or the last one ended with the checkpoint that it was committed with.
+	Clean bool
 }
 
 // Start begins an epoch and returns at once. Conflict: it is active here already.

@@ -318,6 +318,25 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// What is given back before its program was started leaves nothing to be done again.
+func TestGivenBackWhilePreparing(t *testing.T) {
+	b := newBench(t)
+	fetching := make(chan struct{})
+	b.fetch = func(ctx context.Context, _ cas.Ref) error {
+		close(fetching)
+		<-ctx.Done()
+		return forgeyard.E("fetch", forgeyard.Interrupted, ctx.Err())
+	}
+	s := spec("echo ran")
+	s.Inputs = []job.Input{{Path: "source/x", Digest: cas.Sum([]byte("x")), Size: 1}}
+	a := b.start(task(s))
+	<-fetching
+	a.Stop(checkpoint.StopDrain, "maintenance")
+	if _, end := b.wait(a); end.Kind != EndYielded || !end.Clean {
+		t.Errorf("%+v", end)
+	}
+}
+
 func TestCancelWhilePreparing(t *testing.T) {
 	b := newBench(t)
 	fetching := make(chan struct{})
@@ -395,7 +414,7 @@ func TestPreemptAndRefusedSuspend(t *testing.T) {
 		}
 	}
 	a.Stop(checkpoint.StopPreempt, "reclaim")
-	if res, end := b.wait(a); end.Kind != EndYielded || end.Stop != "preempt" || res.ExitCode != 4 {
+	if res, end := b.wait(a); end.Kind != EndYielded || end.Stop != "preempt" || end.Clean || res.ExitCode != 4 {
 		t.Errorf("%+v %+v", res, end)
 	}
 }

@@ -203,7 +203,7 @@ func (a *Attempt) exitCheckpoint(o order) *verdict {
 			c.Reason = fmt.Sprintf("no decision within %v: %v", a.task.Spec.Timeouts.Upload, err)
 		}
 	}
-	a.taken = c
+	a.taken, a.saved = c, c.Verdict == VerdictCommitted
 	if c.Verdict != VerdictContinue {
 		a.tellCheckpoint(c)
 	}

@@ -80,7 +80,7 @@ func staleNeverCommits(e entry) *Violation {
 	was, _ := e.before.Jobs.Get(a.Job)
 	l := was.Lease
 	silent := was.Status == job.Unknown && l.Reason == lease.EndExpired
-	_, word := e.body.(site.Stopped) // that a tree is dead: for a lease that has ended, and nothing of the work is committed
+	_, word := e.body.(site.Stopped) // that a tree is dead: perhaps for a lease that has ended, and nothing of the work is committed
 	switch {
 	case l.Authority != a:
 		return broke("stale-never-commits", "%s is taken under epoch %d of %s; current is epoch %d of %s", describe(e.body), a.Fence.Epoch, a.Session, l.Authority.Fence.Epoch, l.Authority.Session)

@@ -430,6 +430,8 @@ func (d *drawer) shapeOf(x *Damage, jump Damage) bool {
 	case "revoke":
 		x.Node, x.For, x.Job = 0, 0, d.jobOf(d.chance(300))
 		return x.Job != ""
+	case "drain":
+		x.Word, x.For = "cancel", 0
 	case "upgrade":
 		return x.Node > 0 && s.Old[x.Node-1]
 	case "daemon":
