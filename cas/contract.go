@@ -148,6 +148,12 @@ type Store interface {
 	Usage(ctx context.Context) (Usage, error)
 }
 
+// Holder is a Store that keeps for an owner also what he did not bring by one Put, under
+// the terms of PutOptions.Owner. What is not here yet is kept from its arrival on.
+type Holder interface {
+	Hold(owner string, ds ...forgeyard.Digest) error
+}
+
 // BlockReader is a Store that saves who serves many blocks a new slice for each.
 type BlockReader interface {
 	// ReadBlock is Block into the caller's buffer, of which it returns a part; when the

@@ -31,9 +31,10 @@ type worldKey struct{}
 
 // world is what one archive has started. Commands of a script run one at a time.
 type world struct {
-	work  string
-	procs map[string]*proc
-	undo  []func()
+	work     string
+	procs    map[string]*proc
+	undo     []func()
+	passages map[string]*passage
 }
 
 func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }

@@ -34,6 +34,8 @@
 //	died NAME CODE REGEXP        wait until a daemon has ended by itself with CODE and said that
 //	damage FILE TO               a copy with one byte changed in its middle
 //	same FILE FILE               two files have the same bytes
+//	narrow NAME DIR BYTES        DIR is a data dir whose daemon is NAME's, until so many bytes have passed
+//	stalled DIR                  wait until they have
 //	reapi NAME VERB FILE [N]     ask a node's build cache about a file's bytes; VERB is write, status, read, missing, result or hit
 //
 // A PATH is keys and indices with dots between, `count` for a length, `*` for all
@@ -94,7 +96,7 @@ func TestStories(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(e *testscript.Env) error {
-			w := &world{work: e.WorkDir, procs: map[string]*proc{}}
+			w := &world{work: e.WorkDir, procs: map[string]*proc{}, passages: map[string]*passage{}}
 			e.Values[worldKey{}] = w
 			e.Defer(w.end)
 			e.Setenv("PATH", bin+string(os.PathListSeparator)+e.Getenv("PATH"))
@@ -139,7 +141,7 @@ func TestStories(t *testing.T) {
 			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "pause": pause, "resume": resume, "gone": gone, "lives": processLives, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
 			"json": jsonIs, "keep": keep, "wait-json": waitJSON, "expand": expandFile, "pty": openPTY, "tmpfs": mountTmpfs, "fill": fill, "log": logSays,
 			"keepline": keepLine, "forge": forge, "wait-text": waitText, "wait-metric": waitMetric, "watch": watch, "said": said, "interrupt": interrupt, "ended": endedBy, "same": sameBytes,
-			"died": died, "damage": damage, "cut": cut, "reapi": reapi,
+			"died": died, "damage": damage, "cut": cut, "reapi": reapi, "narrow": narrow, "stalled": stalled,
 		},
 	})
 }

@@ -51,6 +51,7 @@ import (
 var (
 	_ cas.Store       = (*Store)(nil)
 	_ cas.BlockReader = (*Store)(nil)
+	_ cas.Holder      = (*Store)(nil)
 )
 
 // Config says where a store is and what it may use.
@@ -295,6 +296,25 @@ func (s *Store) claim(owner string, ds ...forgeyard.Digest) (release func(), dyi
 			}
 		}
 	}, dying
+}
+
+// Hold implements cas.Holder.
+func (s *Store) Hold(owner string, ds ...forgeyard.Digest) error {
+	const op = "cas hold"
+	leave, err := s.enter(op)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := cas.ValidateOwner(owner); err != nil {
+		return err
+	}
+	release, dying := s.claim(owner, ds...)
+	release()
+	if dying {
+		return forgeyard.Errorf(op, forgeyard.Unavailable, "%s is being collected at this moment", ds[0].Short()).WithHint("try again: from now on it is kept")
+	}
+	return nil
 }
 
 func (s *Store) hold(owner string, d forgeyard.Digest) {

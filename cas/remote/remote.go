@@ -5,6 +5,9 @@
 // against that name, and what arrives is held against the digest that was asked for,
 // before it has its place. It keeps no content and decides nothing about what is
 // kept; an upload names a hold, and who ends it is the caller.
+//
+// What is large goes on where an earlier try was cut (blocks.go, file.go): an upload by
+// what the node verified of it, a download by the part that lies beside its place.
 package remote
 
 import (
@@ -40,6 +43,8 @@ type Store struct {
 	Hold string
 	// Wrap, when set, sees the bytes that are sent and received.
 	Wrap func(io.Reader) io.Reader
+	// Had, when set, is told of the bytes of an object that an earlier try has brought over.
+	Had func(n int64)
 	// Done, when set, is called for each object that is complete.
 	Done func(cas.Ref)
 }
@@ -79,6 +84,9 @@ func (s *Store) Put(ctx context.Context, r io.Reader, o cas.PutOptions) (cas.Ref
 		return cas.Ref{}, err
 	}
 	defer s.leave()
+	if at, ok := r.(io.ReaderAt); ok && o.Size >= inBlocks {
+		return s.putBlocks(ctx, at, o.Size)
+	}
 	name := cas.NewManifestBuilder()
 	st := s.api.Put(ctx)
 	if err := send(st, io.TeeReader(s.wrap(r), name), &forgeyardv1.PutRequest{Kind: "blob", Size: o.Size, Hold: s.Hold}); err != nil {
@@ -93,13 +101,18 @@ func (s *Store) Put(ctx context.Context, r io.Reader, o cas.PutOptions) (cas.Ref
 	if err != nil {
 		return cas.Ref{}, err
 	}
-	if out.Msg.Digest != ref.Digest.String() || out.Msg.Size != ref.Size || out.Msg.Manifest != ref.Manifest.String() {
-		return cas.Ref{}, forgeyard.Errorf("cas put", forgeyard.Corrupt, "the node stored %s (%d bytes), sent was %s (%d bytes)", out.Msg.Digest, out.Msg.Size, ref.Digest, ref.Size)
+	return ref, s.stored(out.Msg, ref)
+}
+
+// stored holds the node's answer to a put against the name of what was sent.
+func (s *Store) stored(out *forgeyardv1.PutResponse, ref cas.Ref) error {
+	if out.Digest != ref.Digest.String() || out.Size != ref.Size || out.Manifest != ref.Manifest.String() {
+		return forgeyard.Errorf("cas put", forgeyard.Corrupt, "the node stored %s (%d bytes), sent was %s (%d bytes)", out.Digest, out.Size, ref.Digest, ref.Size)
 	}
 	if s.Done != nil {
 		s.Done(ref)
 	}
-	return ref, nil
+	return nil
 }
 
 // send sends all of r. A stream that the node has ended is no error here: its reason
@@ -130,11 +143,28 @@ func send(st *connect.ClientStreamForClient[forgeyardv1.PutRequest, forgeyardv1.
 // what the digest names. A writer that must not see wrong bytes under a right name
 // uses File. With isTree the node first brings all that the tree names.
 func (s *Store) Get(ctx context.Context, ref cas.Ref, isTree bool, w io.Writer) (int64, error) {
+	h := cas.NewHasher()
+	n, err := s.receive(ctx, ref, isTree, 0, io.MultiWriter(h, w))
+	if err == nil {
+		err = check(ref, h)
+	}
+	return n, err
+}
+
+func check(ref cas.Ref, h *cas.Hasher) error {
+	if got := h.Sum(); got != ref.Digest {
+		return forgeyard.Errorf("cas get", forgeyard.Corrupt, "the bytes that came for %s are %s", ref.Digest, got)
+	}
+	return nil
+}
+
+// receive writes an object's bytes from an offset on, unverified.
+func (s *Store) receive(ctx context.Context, ref cas.Ref, isTree bool, offset int64, w io.Writer) (int64, error) {
 	if err := s.enter(ctx); err != nil {
 		return 0, err
 	}
 	defer s.leave()
-	req := &forgeyardv1.GetRequest{Digest: ref.Digest.String(), Manifest: ref.Manifest.String(), Size: ref.Size, Kind: "blob"}
+	req := &forgeyardv1.GetRequest{Digest: ref.Digest.String(), Manifest: ref.Manifest.String(), Size: ref.Size, Kind: "blob", Offset: offset}
 	if isTree {
 		req.Kind = "tree"
 	}
@@ -143,20 +173,14 @@ func (s *Store) Get(ctx context.Context, ref cas.Ref, isTree bool, w io.Writer) 
 		return 0, err
 	}
 	defer func() { _ = st.Close() }() // it was only read
-	h := cas.NewHasher()
-	n, err := io.Copy(io.MultiWriter(h, w), s.wrap(&stream{st: st}))
-	if err != nil {
-		return n, err
-	}
-	if got := h.Sum(); got != ref.Digest {
-		return n, forgeyard.Errorf("cas get", forgeyard.Corrupt, "the bytes that came for %s are %s", ref.Digest, got)
-	}
-	return n, nil
+	return io.Copy(w, s.wrap(&stream{st: st, skip: offset}))
 }
 
 type stream struct {
-	st  *connect.ServerStreamForClient[forgeyardv1.GetResponse]
-	buf []byte
+	st   *connect.ServerStreamForClient[forgeyardv1.GetResponse]
+	buf  []byte
+	skip int64 // what a node sends that knows no offsets
+	came bool
 }
 
 func (s *stream) Read(b []byte) (int, error) {
@@ -167,44 +191,16 @@ func (s *stream) Read(b []byte) (int, error) {
 			}
 			return 0, io.EOF
 		}
-		s.buf = s.st.Msg().Data
+		m := s.st.Msg()
+		if !s.came {
+			s.came, s.skip = true, s.skip-m.Offset
+		}
+		n := max(0, min(s.skip, int64(len(m.Data))))
+		s.buf, s.skip = m.Data[n:], s.skip-n
 	}
 	n := copy(b, s.buf)
 	s.buf = s.buf[n:]
 	return n, nil
-}
-
-// File puts an object's bytes into a new file at path, verified before it has its
-// name: temp, sync, rename.
-func (s *Store) File(ctx context.Context, ref cas.Ref, path string) (int64, error) {
-	f, n, err := s.temp(ctx, ref)
-	if err != nil {
-		return n, err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
-	for _, step := range []func() error{func() error { return f.Chmod(0o644) }, f.Sync, f.Close, func() error { return os.Rename(f.Name(), path) }} {
-		if err := step(); err != nil {
-			_ = f.Close() // a second close of a closed file says so, and that is all
-			return n, forgeyard.E("cas get", forgeyard.Other, err)
-		}
-	}
-	return n, nil
-}
-
-// temp receives an object into a temporary file, verified. The caller closes and
-// removes it.
-func (s *Store) temp(ctx context.Context, ref cas.Ref) (*os.File, int64, error) {
-	f, err := os.CreateTemp(s.dir, ".forgeyard-*")
-	if err != nil {
-		return nil, 0, forgeyard.E("cas get", forgeyard.Other, err)
-	}
-	n, err := s.Get(ctx, ref, false, f)
-	if err != nil {
-		_ = f.Close() // what was written is thrown away
-		_ = os.Remove(f.Name())
-		return nil, n, err
-	}
-	return f, n, nil
 }
 
 // Open implements tree.Source for trees, which fit memory.
@@ -251,11 +247,12 @@ func (s *Store) Path(ctx context.Context, d forgeyard.Digest) (string, func(), e
 	if err != nil {
 		return "", nil, err
 	}
+	name := f.Name()
 	if err := f.Close(); err != nil {
-		_ = os.Remove(f.Name())
+		_ = os.Remove(name)
 		return "", nil, forgeyard.E("cas get", forgeyard.Other, err)
 	}
-	return f.Name(), func() { _ = os.Remove(f.Name()) }, nil
+	return name, func() { _ = os.Remove(name) }, nil
 }
 
 // Bring makes a tree and all that it names complete in the node's store, and gives

@@ -267,7 +267,8 @@ func (c *capturer) file(root handle, name string, st info, p string, e *cas.Entr
 	c.g.Go(func() error {
 		defer closeQuiet(f)
 		// One byte more than was seen, so that a file which grows for ever is noticed.
-		ref, err := c.store.Put(c.ctx, io.LimitReader(f, size+1), c.put(size))
+		// A store at the end of a line may look at the file more than once (io.ReaderAt).
+		ref, err := c.store.Put(c.ctx, io.NewSectionReader(f, 0, size+1), c.put(size))
 		if err != nil {
 			return fail(opCapture, p, err)
 		}

@@ -41,7 +41,7 @@ func (a *app) casPut() *cobra.Command {
 	c := a.Build(cli.Command{
 		Use: "put PATH", Short: "Store a file, a directory, or with - what comes on stdin, and print its digest", Args: cobra.ExactArgs(1),
 		Long: "Store a file, a directory, or with - what comes on stdin, in this node's store, and print its digest. Nothing keeps it from the next `cas gc` but a pin: " +
-			"give --pin, or use `cas pin`.",
+			"give --pin, or use `cas pin`. A large file that was cut goes on where it ended.",
 		Example: "  forgeyard-node cas put firmware.bin --pin\n  tar c src | forgeyard-node cas put -", Exits: []int{1, 3, 4, 5, 6, 7, 130},
 		Run: func(ctx context.Context, args []string) error {
 			c, err := a.connect(ctx)
@@ -83,6 +83,7 @@ func (a *app) casGet() *cobra.Command {
 		Use: "get DIGEST|NAME", Short: "Fetch content by its digest, or by a name that an ingest gave it, from this node or its peers", Args: cobra.ExactArgs(1),
 		Long: "Fetch content by its digest, from this node or its peers. What arrives is held against the digest; a file or directory gets its name only then: " +
 			"a file that is there is replaced when all has come, a directory must not be there. " +
+			"A file that was cut goes on where it ended. " +
 			"Without -O, or with -O -, the bytes go to stdout, into a device or a pipe that -O names they go as they come, and a mismatch is known by the exit code.",
 		Example: "  forgeyard-node cas get b3:… -O firmware.bin\n  forgeyard-node cas get b3:… --tree -O ./src", Exits: []int{1, 3, 4, 5, 6, 7, 130},
 		Run: func(ctx context.Context, args []string) error {
@@ -182,7 +183,7 @@ func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool,
 	bar := a.NewProgress("fetch "+filepath.Base(dst), sizeOf(ctx, c, ref, isTree))
 	defer bar.Close()
 	s := remote.New(c.content, filepath.Dir(dst))
-	s.Wrap = bar.Reader
+	s.Wrap, s.Had = bar.Reader, bar.Had
 	if !isTree {
 		_, err := s.File(ctx, ref, dst)
 		return withFileKind(err, dst)

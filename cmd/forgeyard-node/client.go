@@ -24,9 +24,10 @@ import (
 // Bounds of a call. One that proposes waits for a majority for some seconds; one
 // that moves content may take as long as the content does.
 const (
-	callTimeout  = 30 * time.Second
-	bulkTimeout  = 12 * time.Hour
-	probeTimeout = 2 * time.Second
+	callTimeout   = 30 * time.Second
+	unholdTimeout = 2 * time.Second
+	bulkTimeout   = 12 * time.Hour
+	probeTimeout  = 2 * time.Second
 )
 
 // client is the daemon's API.
@@ -76,7 +77,8 @@ func newClient(dial func(context.Context) (net.Conn, error), c calls) *client {
 		Protocols: &p, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	}}
 	const base = "http://localhost"
-	opt := connect.WithInterceptors(c, wire.Interceptor{})
+	// Uncompressed: the daemon is on this machine, and content would be squeezed for nothing.
+	opt := connect.WithClientOptions(connect.WithInterceptors(c, wire.Interceptor{}), connect.WithAcceptCompression("gzip", nil, nil))
 	return &client{
 		node:    forgeyardv1connect.NewNodeServiceClient(h, base, opt),
 		site:    forgeyardv1connect.NewSiteServiceClient(h, base, opt),

@@ -196,9 +196,11 @@ func newID() string {
 }
 
 // unhold ends a hold of an upload that comes to nothing. What cannot be told ends
-// with the daemon.
+// with the daemon; one that stands still keeps nobody at the terminal who pressed Ctrl-C.
 func (a *app) unhold(ctx context.Context, c *client, hold string) {
-	if _, err := unary(context.WithoutCancel(ctx), c.content.Unpin, &forgeyardv1.UnpinRequest{Hold: hold}); err != nil && a.Verbose {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unholdTimeout)
+	defer cancel()
+	if _, err := unary(ctx, c.content.Unpin, &forgeyardv1.UnpinRequest{Hold: hold}); err != nil && a.Verbose {
 		a.Note("the uploaded pieces stay until the daemon restarts: %v", err)
 	}
 }
@@ -270,7 +272,7 @@ func (a *app) upload(ctx context.Context, c *client, name, hold string) (put, er
 	bar := a.NewProgress("upload "+filepath.Base(name), 0)
 	defer bar.Close()
 	s := remote.New(c.content, "")
-	s.Hold, s.Wrap, s.Done = hold, bar.Reader, func(cas.Ref) { bar.Item() }
+	s.Hold, s.Wrap, s.Had, s.Done = hold, bar.Reader, bar.Had, func(cas.Ref) { bar.Item() }
 	if st.IsDir() {
 		r, err := tree.Capture(ctx, s, real, tree.Options{})
 		return put{r.Digest.String(), r.Bytes, kindTree, r.Files, r.Ref}, err

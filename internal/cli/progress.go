@@ -26,6 +26,7 @@ type Progress struct {
 
 	mu          sync.Mutex // guards all below
 	done, total int64      // bytes; total 0 is unknown
+	had         int64      // of done: what an earlier try brought over
 	items       int64
 	last        time.Time
 	start       time.Time
@@ -79,6 +80,20 @@ func (p *Progress) Add(n int64) {
 	p.show(now)
 }
 
+// Had counts bytes that an earlier try brought over, or with less than none takes back what
+// turned out to be wrong. A log says so at once: it is why less is sent.
+func (p *Progress) Had(n int64) {
+	if n == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done, p.had = p.done+n, p.had+n
+	if !p.terminal && n > 0 {
+		fmt.Fprintf(p.w, "%s goes on: %s came before\n", p.what, Size(n))
+	}
+}
+
 // Close ends the display; what stood there is overwritten or left.
 func (p *Progress) Close() {
 	p.mu.Lock()
@@ -92,7 +107,7 @@ func (p *Progress) show(now time.Time) {
 	p.written = true
 	rate := ""
 	if d := now.Sub(p.start).Seconds(); d > 0 {
-		rate = Size(int64(float64(p.done)/d)) + "/s"
+		rate = Size(int64(float64(p.done-p.had)/d)) + "/s"
 	}
 	text := fmt.Sprintf("%s %s", p.what, Size(p.done))
 	if p.total > 0 {

@@ -34,7 +34,7 @@ var (
 		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetConfig", "SiteService/SetMember",
 		"SiteService/Backup", "SiteService/Recover",
 		"JobService/Submit", "JobService/Cancel", "JobService/RevokeLease",
-		"ContentService/Put", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC", "ContentService/Verify", "ContentService/RemoveName",
+		"ContentService/Put", "ContentService/PutBlocks", "ContentService/Missing", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC", "ContentService/Verify", "ContentService/RemoveName",
 		"OwnWorkService/Task", "OwnWorkService/Report", "OwnWorkService/Verify", "OwnWorkService/Garden",
 		"BundleService/Export", "BundleService/Import", "BundleService/Judge",
 		"DeviceService/Lease", "DeviceService/Release", "DeviceService/SetHealth", "DeviceService/Console",

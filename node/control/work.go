@@ -338,11 +338,22 @@ func (s contentService) Get(ctx context.Context, r *connect.Request[forgeyardv1.
 		return err
 	}
 	defer o.Close()
+	if at := r.Msg.Offset; at < 0 || at > o.Ref().Size {
+		return forgeyard.Errorf("cas get", forgeyard.Invalid, "offset %d is not in [0, %d], the size of %s", at, o.Ref().Size, ref.Digest.Short())
+	}
+	if _, err := o.Seek(r.Msg.Offset, io.SeekStart); err != nil {
+		return err
+	}
+	return sendObject(o, r.Msg.Offset, out)
+}
+
+// sendObject sends what is left of an object.
+func sendObject(o cas.Object, offset int64, out *connect.ServerStream[forgeyardv1.GetResponse]) error {
 	buf := make([]byte, chunk)
 	for first := true; ; first = false {
 		n, err := io.ReadFull(o, buf)
 		if n > 0 || first {
-			if serr := out.Send(&forgeyardv1.GetResponse{Data: buf[:n], Size: o.Ref().Size}); serr != nil {
+			if serr := out.Send(&forgeyardv1.GetResponse{Data: buf[:n], Size: o.Ref().Size, Offset: offset}); serr != nil {
 				return serr
 			}
 		}

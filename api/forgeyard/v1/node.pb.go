@@ -3003,20 +3003,178 @@ func (x *PutResponse) GetManifest() string {
 	return ""
 }
 
+type MissingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Manifest      []byte                 `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"` // encoded
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MissingRequest) Reset() {
+	*x = MissingRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MissingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MissingRequest) ProtoMessage() {}
+
+func (x *MissingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MissingRequest.ProtoReflect.Descriptor instead.
+func (*MissingRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *MissingRequest) GetManifest() []byte {
+	if x != nil {
+		return x.Manifest
+	}
+	return nil
+}
+
+type MissingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Blocks        []uint32               `protobuf:"varint,1,rep,packed,name=blocks,proto3" json:"blocks,omitempty"` // by their place in the manifest; none when all of the blob is here
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MissingResponse) Reset() {
+	*x = MissingResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MissingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MissingResponse) ProtoMessage() {}
+
+func (x *MissingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MissingResponse.ProtoReflect.Descriptor instead.
+func (*MissingResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *MissingResponse) GetBlocks() []uint32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+type PutBlocksRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first message has the manifest and the hold; each may have one block.
+	Manifest      []byte `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	Hold          string `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`    // as in PutRequest
+	Block         uint32 `protobuf:"varint,3,opt,name=block,proto3" json:"block,omitempty"` // its place in the manifest
+	Data          []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`    // all of the block; none: the message has no block
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutBlocksRequest) Reset() {
+	*x = PutBlocksRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutBlocksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutBlocksRequest) ProtoMessage() {}
+
+func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutBlocksRequest.ProtoReflect.Descriptor instead.
+func (*PutBlocksRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *PutBlocksRequest) GetManifest() []byte {
+	if x != nil {
+		return x.Manifest
+	}
+	return nil
+}
+
+func (x *PutBlocksRequest) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *PutBlocksRequest) GetBlock() uint32 {
+	if x != nil {
+		return x.Block
+	}
+	return 0
+}
+
+func (x *PutBlocksRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 type GetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	Manifest      string                 `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
-	Kind          string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`    // blob (default) | tree
-	Local         bool                   `protobuf:"varint,5,opt,name=local,proto3" json:"local,omitempty"` // do not ask peers
+	Kind          string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`      // blob (default) | tree
+	Local         bool                   `protobuf:"varint,5,opt,name=local,proto3" json:"local,omitempty"`   // do not ask peers
+	Offset        int64                  `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"` // begin there: the caller has what comes before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3028,7 +3186,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3041,7 +3199,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -3079,17 +3237,25 @@ func (x *GetRequest) GetLocal() bool {
 	return false
 }
 
+func (x *GetRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
 type GetResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"` // of the whole; in the first message
+	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`     // of the whole; in the first message
+	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // where the first message begins; 0 from a node that sends all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3101,7 +3267,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3114,7 +3280,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -3131,6 +3297,13 @@ func (x *GetResponse) GetSize() int64 {
 	return 0
 }
 
+func (x *GetResponse) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
 type StatRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -3140,7 +3313,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3325,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3338,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -3192,7 +3365,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3204,7 +3377,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3217,7 +3390,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -3293,7 +3466,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3305,7 +3478,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3318,7 +3491,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -3343,7 +3516,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3355,7 +3528,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3368,7 +3541,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 type UsageResponse struct {
@@ -3384,7 +3557,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +3569,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +3582,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -3459,7 +3632,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3471,7 +3644,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3484,7 +3657,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -3523,7 +3696,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3535,7 +3708,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3548,7 +3721,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 type UnpinRequest struct {
@@ -3562,7 +3735,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3574,7 +3747,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,7 +3760,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -3619,7 +3792,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3631,7 +3804,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3644,7 +3817,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 type GCRequest struct {
@@ -3656,7 +3829,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3668,7 +3841,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3681,7 +3854,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -3702,7 +3875,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3714,7 +3887,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3727,7 +3900,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -3767,7 +3940,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3779,7 +3952,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3792,7 +3965,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *VerifyResponse) GetObjects() int64 {
@@ -3864,7 +4037,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3876,7 +4049,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3889,7 +4062,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -3936,7 +4109,7 @@ type OwnTaskRequest struct {
 
 func (x *OwnTaskRequest) Reset() {
 	*x = OwnTaskRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3948,7 +4121,7 @@ func (x *OwnTaskRequest) String() string {
 func (*OwnTaskRequest) ProtoMessage() {}
 
 func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3961,7 +4134,7 @@ func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTaskRequest.ProtoReflect.Descriptor instead.
 func (*OwnTaskRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *OwnTaskRequest) GetAttemptId() string {
@@ -3984,7 +4157,7 @@ type OwnTask struct {
 
 func (x *OwnTask) Reset() {
 	*x = OwnTask{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3996,7 +4169,7 @@ func (x *OwnTask) String() string {
 func (*OwnTask) ProtoMessage() {}
 
 func (x *OwnTask) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4009,7 +4182,7 @@ func (x *OwnTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTask.ProtoReflect.Descriptor instead.
 func (*OwnTask) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *OwnTask) GetKind() string {
@@ -4058,7 +4231,7 @@ type OwnReportRequest struct {
 
 func (x *OwnReportRequest) Reset() {
 	*x = OwnReportRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4070,7 +4243,7 @@ func (x *OwnReportRequest) String() string {
 func (*OwnReportRequest) ProtoMessage() {}
 
 func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4083,7 +4256,7 @@ func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportRequest.ProtoReflect.Descriptor instead.
 func (*OwnReportRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *OwnReportRequest) GetAttemptId() string {
@@ -4115,7 +4288,7 @@ type OwnReportResponse struct {
 
 func (x *OwnReportResponse) Reset() {
 	*x = OwnReportResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4127,7 +4300,7 @@ func (x *OwnReportResponse) String() string {
 func (*OwnReportResponse) ProtoMessage() {}
 
 func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4140,7 +4313,7 @@ func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportResponse.ProtoReflect.Descriptor instead.
 func (*OwnReportResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 type OwnVerifyRequest struct {
@@ -4154,7 +4327,7 @@ type OwnVerifyRequest struct {
 
 func (x *OwnVerifyRequest) Reset() {
 	*x = OwnVerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4166,7 +4339,7 @@ func (x *OwnVerifyRequest) String() string {
 func (*OwnVerifyRequest) ProtoMessage() {}
 
 func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4179,7 +4352,7 @@ func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyRequest.ProtoReflect.Descriptor instead.
 func (*OwnVerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *OwnVerifyRequest) GetAttemptId() string {
@@ -4215,7 +4388,7 @@ type OwnVerifyResponse struct {
 
 func (x *OwnVerifyResponse) Reset() {
 	*x = OwnVerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4227,7 +4400,7 @@ func (x *OwnVerifyResponse) String() string {
 func (*OwnVerifyResponse) ProtoMessage() {}
 
 func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4240,7 +4413,7 @@ func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyResponse.ProtoReflect.Descriptor instead.
 func (*OwnVerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *OwnVerifyResponse) GetObjects() int64 {
@@ -4281,7 +4454,7 @@ type OwnGardenRequest struct {
 
 func (x *OwnGardenRequest) Reset() {
 	*x = OwnGardenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4293,7 +4466,7 @@ func (x *OwnGardenRequest) String() string {
 func (*OwnGardenRequest) ProtoMessage() {}
 
 func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4306,7 +4479,7 @@ func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenRequest.ProtoReflect.Descriptor instead.
 func (*OwnGardenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *OwnGardenRequest) GetAttemptId() string {
@@ -4335,7 +4508,7 @@ type OwnGardenResponse struct {
 
 func (x *OwnGardenResponse) Reset() {
 	*x = OwnGardenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4347,7 +4520,7 @@ func (x *OwnGardenResponse) String() string {
 func (*OwnGardenResponse) ProtoMessage() {}
 
 func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4360,7 +4533,7 @@ func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenResponse.ProtoReflect.Descriptor instead.
 func (*OwnGardenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *OwnGardenResponse) GetLooked() int64 {
@@ -4401,7 +4574,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4413,7 +4586,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4426,7 +4599,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -4456,7 +4629,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4468,7 +4641,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4481,7 +4654,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -4531,7 +4704,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4543,7 +4716,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4556,7 +4729,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -4599,7 +4772,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4611,7 +4784,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4624,7 +4797,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -4667,7 +4840,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4679,7 +4852,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4692,7 +4865,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -4738,7 +4911,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4750,7 +4923,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4763,7 +4936,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *BundleImported) GetId() string {
@@ -4824,7 +4997,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4836,7 +5009,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4849,7 +5022,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -4871,7 +5044,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4883,7 +5056,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4896,7 +5069,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -4935,7 +5108,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4947,7 +5120,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4960,7 +5133,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 type ListDevicesResponse struct {
@@ -4972,7 +5145,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4984,7 +5157,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4997,7 +5170,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -5021,7 +5194,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5033,7 +5206,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5046,7 +5219,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -5103,7 +5276,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5115,7 +5288,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5128,7 +5301,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -5169,7 +5342,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5181,7 +5354,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5194,7 +5367,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -5219,7 +5392,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5231,7 +5404,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5244,7 +5417,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 type SetDeviceHealthRequest struct {
@@ -5258,7 +5431,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5270,7 +5443,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5283,7 +5456,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -5315,7 +5488,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5327,7 +5500,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5340,7 +5513,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 type ConsoleData struct {
@@ -5353,7 +5526,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5365,7 +5538,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5378,7 +5551,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -5403,7 +5576,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5415,7 +5588,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5428,7 +5601,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 type UplinkStatus struct {
@@ -5446,7 +5619,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5458,7 +5631,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5471,7 +5644,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -5532,7 +5705,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5544,7 +5717,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5557,7 +5730,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -5575,7 +5748,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5587,7 +5760,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5600,7 +5773,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 type UplinkDrillRequest struct {
@@ -5612,7 +5785,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5624,7 +5797,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5637,7 +5810,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -5672,7 +5845,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5684,7 +5857,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5697,7 +5870,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -5828,7 +6001,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5840,7 +6013,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5853,7 +6026,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -5872,7 +6045,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5884,7 +6057,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5897,7 +6070,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -5918,7 +6091,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5930,7 +6103,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5943,7 +6116,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -5986,7 +6159,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5998,7 +6171,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6095,7 +6268,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6107,7 +6280,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6152,7 +6325,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6164,7 +6337,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6242,7 +6415,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6254,7 +6427,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6318,7 +6491,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6330,7 +6503,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6393,7 +6566,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6405,7 +6578,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6460,7 +6633,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6472,7 +6645,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6519,7 +6692,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6531,7 +6704,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6574,7 +6747,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6586,7 +6759,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6649,7 +6822,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6661,7 +6834,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6972,17 +7145,28 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\vPutResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x1a\n" +
-	"\bmanifest\x18\x03 \x01(\tR\bmanifest\"~\n" +
+	"\bmanifest\x18\x03 \x01(\tR\bmanifest\",\n" +
+	"\x0eMissingRequest\x12\x1a\n" +
+	"\bmanifest\x18\x01 \x01(\fR\bmanifest\")\n" +
+	"\x0fMissingResponse\x12\x16\n" +
+	"\x06blocks\x18\x01 \x03(\rR\x06blocks\"l\n" +
+	"\x10PutBlocksRequest\x12\x1a\n" +
+	"\bmanifest\x18\x01 \x01(\fR\bmanifest\x12\x12\n" +
+	"\x04hold\x18\x02 \x01(\tR\x04hold\x12\x14\n" +
+	"\x05block\x18\x03 \x01(\rR\x05block\x12\x12\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\x96\x01\n" +
 	"\n" +
 	"GetRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
 	"\bmanifest\x18\x02 \x01(\tR\bmanifest\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x12\n" +
 	"\x04kind\x18\x04 \x01(\tR\x04kind\x12\x14\n" +
-	"\x05local\x18\x05 \x01(\bR\x05local\"5\n" +
+	"\x05local\x18\x05 \x01(\bR\x05local\x12\x16\n" +
+	"\x06offset\x18\x06 \x01(\x03R\x06offset\"M\n" +
 	"\vGetResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
-	"\x04size\x18\x02 \x01(\x03R\x04size\"%\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offset\"%\n" +
 	"\vStatRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\"\x91\x02\n" +
 	"\n" +
@@ -7223,10 +7407,12 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"RunService\x12E\n" +
 	"\x04List\x12\x1d.forgeyard.v1.ListRunsRequest\x1a\x1e.forgeyard.v1.ListRunsResponse\x127\n" +
 	"\x04Show\x12\x1c.forgeyard.v1.ShowRunRequest\x1a\x11.forgeyard.v1.Run\x12?\n" +
-	"\x06Attach\x12\x1b.forgeyard.v1.AttachRequest\x1a\x16.forgeyard.v1.RunEvent0\x012\xa8\x05\n" +
+	"\x06Attach\x12\x1b.forgeyard.v1.AttachRequest\x1a\x16.forgeyard.v1.RunEvent0\x012\xba\x06\n" +
 	"\x0eContentService\x12<\n" +
 	"\x03Put\x12\x18.forgeyard.v1.PutRequest\x1a\x19.forgeyard.v1.PutResponse(\x01\x12<\n" +
-	"\x03Get\x12\x18.forgeyard.v1.GetRequest\x1a\x19.forgeyard.v1.GetResponse0\x01\x12;\n" +
+	"\x03Get\x12\x18.forgeyard.v1.GetRequest\x1a\x19.forgeyard.v1.GetResponse0\x01\x12F\n" +
+	"\aMissing\x12\x1c.forgeyard.v1.MissingRequest\x1a\x1d.forgeyard.v1.MissingResponse\x12H\n" +
+	"\tPutBlocks\x12\x1e.forgeyard.v1.PutBlocksRequest\x1a\x19.forgeyard.v1.PutResponse(\x01\x12;\n" +
 	"\x04Stat\x12\x19.forgeyard.v1.StatRequest\x1a\x18.forgeyard.v1.ObjectInfo\x12@\n" +
 	"\x05Usage\x12\x1a.forgeyard.v1.UsageRequest\x1a\x1b.forgeyard.v1.UsageResponse\x12:\n" +
 	"\x03Pin\x12\x18.forgeyard.v1.PinRequest\x1a\x19.forgeyard.v1.PinResponse\x12@\n" +
@@ -7270,7 +7456,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 115)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
 	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
@@ -7324,140 +7510,143 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*RemoveNameResponse)(nil),       // 49: forgeyard.v1.RemoveNameResponse
 	(*PutRequest)(nil),               // 50: forgeyard.v1.PutRequest
 	(*PutResponse)(nil),              // 51: forgeyard.v1.PutResponse
-	(*GetRequest)(nil),               // 52: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 53: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 54: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 55: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 56: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 57: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 58: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 59: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 60: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 61: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 62: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 63: forgeyard.v1.GCRequest
-	(*VerifyRequest)(nil),            // 64: forgeyard.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 65: forgeyard.v1.VerifyResponse
-	(*GCResponse)(nil),               // 66: forgeyard.v1.GCResponse
-	(*OwnTaskRequest)(nil),           // 67: forgeyard.v1.OwnTaskRequest
-	(*OwnTask)(nil),                  // 68: forgeyard.v1.OwnTask
-	(*OwnReportRequest)(nil),         // 69: forgeyard.v1.OwnReportRequest
-	(*OwnReportResponse)(nil),        // 70: forgeyard.v1.OwnReportResponse
-	(*OwnVerifyRequest)(nil),         // 71: forgeyard.v1.OwnVerifyRequest
-	(*OwnVerifyResponse)(nil),        // 72: forgeyard.v1.OwnVerifyResponse
-	(*OwnGardenRequest)(nil),         // 73: forgeyard.v1.OwnGardenRequest
-	(*OwnGardenResponse)(nil),        // 74: forgeyard.v1.OwnGardenResponse
-	(*BundleRoot)(nil),               // 75: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 76: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 77: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 78: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 79: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 80: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 81: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 82: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 83: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 84: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 85: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 86: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 87: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 88: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 89: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 90: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 91: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 92: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 93: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 94: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 95: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 96: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 97: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 98: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 99: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 100: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Link)(nil),          // 101: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 102: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 103: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 104: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 105: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 106: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 107: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 108: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 109: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 110: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 111: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 112: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 113: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 114: google.protobuf.Duration
-	(*Member)(nil),                   // 115: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 116: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 117: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 118: forgeyard.v1.Job
-	(*Run)(nil),                      // 119: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 120: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 121: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 122: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 123: forgeyard.v1.RunEvent
+	(*MissingRequest)(nil),           // 52: forgeyard.v1.MissingRequest
+	(*MissingResponse)(nil),          // 53: forgeyard.v1.MissingResponse
+	(*PutBlocksRequest)(nil),         // 54: forgeyard.v1.PutBlocksRequest
+	(*GetRequest)(nil),               // 55: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 56: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 57: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 58: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 59: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 60: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 61: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 62: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 63: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 64: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 65: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 66: forgeyard.v1.GCRequest
+	(*VerifyRequest)(nil),            // 67: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 68: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 69: forgeyard.v1.GCResponse
+	(*OwnTaskRequest)(nil),           // 70: forgeyard.v1.OwnTaskRequest
+	(*OwnTask)(nil),                  // 71: forgeyard.v1.OwnTask
+	(*OwnReportRequest)(nil),         // 72: forgeyard.v1.OwnReportRequest
+	(*OwnReportResponse)(nil),        // 73: forgeyard.v1.OwnReportResponse
+	(*OwnVerifyRequest)(nil),         // 74: forgeyard.v1.OwnVerifyRequest
+	(*OwnVerifyResponse)(nil),        // 75: forgeyard.v1.OwnVerifyResponse
+	(*OwnGardenRequest)(nil),         // 76: forgeyard.v1.OwnGardenRequest
+	(*OwnGardenResponse)(nil),        // 77: forgeyard.v1.OwnGardenResponse
+	(*BundleRoot)(nil),               // 78: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 79: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 80: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 81: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 82: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 83: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 84: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 85: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 86: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 87: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 88: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 89: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 90: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 91: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 92: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 93: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 94: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 95: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 96: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 97: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 98: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 99: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 100: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 101: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 102: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 103: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Link)(nil),          // 104: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 105: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 106: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 107: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 108: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 109: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 110: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 111: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 112: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 113: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 114: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*Capabilities)(nil),             // 115: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 116: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 117: google.protobuf.Duration
+	(*Member)(nil),                   // 118: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 119: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 120: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 121: forgeyard.v1.Job
+	(*Run)(nil),                      // 122: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 123: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 124: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 125: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 126: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	103, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	104, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	106, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	107, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	2,   // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	105, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	112, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	113, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	101, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	102, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	106, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	114, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	108, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	115, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	116, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	104, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	105, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	109, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	117, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	2,   // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	9,   // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	113, // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	107, // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	108, // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	115, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	116, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	117, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	109, // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	110, // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	113, // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	115, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	113, // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	114, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	113, // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	116, // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	110, // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	111, // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	118, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	119, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	120, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	112, // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	113, // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	116, // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	118, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	116, // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	117, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	116, // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	21,  // 25: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	9,   // 26: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	115, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	118, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	119, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	118, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	121, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	122, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
 	46,  // 30: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
 	47,  // 31: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
 	47,  // 32: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	113, // 33: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	113, // 34: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	113, // 35: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	56,  // 36: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	113, // 37: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	114, // 38: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	120, // 39: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	75,  // 40: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	114, // 41: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	80,  // 42: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	82,  // 43: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	75,  // 44: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	113, // 45: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	121, // 46: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	111, // 47: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	114, // 48: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	116, // 49: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	117, // 50: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	113, // 51: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	113, // 52: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	113, // 53: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	113, // 54: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	113, // 55: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	97,  // 56: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	114, // 57: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	114, // 58: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	114, // 59: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	116, // 33: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	116, // 34: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	116, // 35: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	59,  // 36: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	116, // 37: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	117, // 38: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	123, // 39: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	78,  // 40: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	117, // 41: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	83,  // 42: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	85,  // 43: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	78,  // 44: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	116, // 45: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	124, // 46: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	114, // 47: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	117, // 48: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	119, // 49: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	120, // 50: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	116, // 51: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	116, // 52: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	116, // 53: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	116, // 54: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	116, // 55: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	100, // 56: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	117, // 57: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	117, // 58: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	117, // 59: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
 	0,   // 60: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
 	3,   // 61: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
 	5,   // 62: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
@@ -7478,90 +7667,94 @@ var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	36,  // 77: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
 	37,  // 78: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
 	38,  // 79: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	98,  // 80: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	100, // 81: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	101, // 80: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	103, // 81: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
 	40,  // 82: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
 	42,  // 83: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
 	43,  // 84: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
 	50,  // 85: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	52,  // 86: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	54,  // 87: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	57,  // 88: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	59,  // 89: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	61,  // 90: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	63,  // 91: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	64,  // 92: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	44,  // 93: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	48,  // 94: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	67,  // 95: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	69,  // 96: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	71,  // 97: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	73,  // 98: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	76,  // 99: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	78,  // 100: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	81,  // 101: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	83,  // 102: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	85,  // 103: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	87,  // 104: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	89,  // 105: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	91,  // 106: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	92,  // 107: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	94,  // 108: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	95,  // 109: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	96,  // 110: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,   // 111: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,   // 112: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,   // 113: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,   // 114: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	15,  // 115: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	17,  // 116: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	19,  // 117: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	21,  // 118: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	23,  // 119: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	25,  // 120: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	27,  // 121: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	29,  // 122: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	31,  // 123: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	11,  // 124: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	13,  // 125: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	33,  // 126: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	35,  // 127: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	118, // 128: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	122, // 129: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	39,  // 130: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	99,  // 131: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	97,  // 132: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	41,  // 133: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	119, // 134: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	123, // 135: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	51,  // 136: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	53,  // 137: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	55,  // 138: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	58,  // 139: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	60,  // 140: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	62,  // 141: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	66,  // 142: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	65,  // 143: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	45,  // 144: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	49,  // 145: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	68,  // 146: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	70,  // 147: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	72,  // 148: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	74,  // 149: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	77,  // 150: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	79,  // 151: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	82,  // 152: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	84,  // 153: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	86,  // 154: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	88,  // 155: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	90,  // 156: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	91,  // 157: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	93,  // 158: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	93,  // 159: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	93,  // 160: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	93,  // 161: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	111, // [111:162] is the sub-list for method output_type
-	60,  // [60:111] is the sub-list for method input_type
+	55,  // 86: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	52,  // 87: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	54,  // 88: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	57,  // 89: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	60,  // 90: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	62,  // 91: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	64,  // 92: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	66,  // 93: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	67,  // 94: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	44,  // 95: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	48,  // 96: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	70,  // 97: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	72,  // 98: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	74,  // 99: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	76,  // 100: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	79,  // 101: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	81,  // 102: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	84,  // 103: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	86,  // 104: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	88,  // 105: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	90,  // 106: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	92,  // 107: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	94,  // 108: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	95,  // 109: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	97,  // 110: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	98,  // 111: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	99,  // 112: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	1,   // 113: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	4,   // 114: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	6,   // 115: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	8,   // 116: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	15,  // 117: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	17,  // 118: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	19,  // 119: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	21,  // 120: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	23,  // 121: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	25,  // 122: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	27,  // 123: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	29,  // 124: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	31,  // 125: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	11,  // 126: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	13,  // 127: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	33,  // 128: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	35,  // 129: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	121, // 130: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	125, // 131: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	39,  // 132: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	102, // 133: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	100, // 134: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	41,  // 135: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	122, // 136: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	126, // 137: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	51,  // 138: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	56,  // 139: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	53,  // 140: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	51,  // 141: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	58,  // 142: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	61,  // 143: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	63,  // 144: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	65,  // 145: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	69,  // 146: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	68,  // 147: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	45,  // 148: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	49,  // 149: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	71,  // 150: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	73,  // 151: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	75,  // 152: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	77,  // 153: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	80,  // 154: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	82,  // 155: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	85,  // 156: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	87,  // 157: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	89,  // 158: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	91,  // 159: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	93,  // 160: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	94,  // 161: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	96,  // 162: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	96,  // 163: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	96,  // 164: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	96,  // 165: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	113, // [113:166] is the sub-list for method output_type
+	60,  // [60:113] is the sub-list for method input_type
 	60,  // [60:60] is the sub-list for extension type_name
 	60,  // [60:60] is the sub-list for extension extendee
 	0,   // [0:60] is the sub-list for field type_name
@@ -7579,7 +7772,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   112,
+			NumMessages:   115,
 			NumExtensions: 0,
 			NumServices:   9,
 		},

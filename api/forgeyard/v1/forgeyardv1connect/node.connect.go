@@ -106,6 +106,11 @@ const (
 	ContentServicePutProcedure = "/forgeyard.v1.ContentService/Put"
 	// ContentServiceGetProcedure is the fully-qualified name of the ContentService's Get RPC.
 	ContentServiceGetProcedure = "/forgeyard.v1.ContentService/Get"
+	// ContentServiceMissingProcedure is the fully-qualified name of the ContentService's Missing RPC.
+	ContentServiceMissingProcedure = "/forgeyard.v1.ContentService/Missing"
+	// ContentServicePutBlocksProcedure is the fully-qualified name of the ContentService's PutBlocks
+	// RPC.
+	ContentServicePutBlocksProcedure = "/forgeyard.v1.ContentService/PutBlocks"
 	// ContentServiceStatProcedure is the fully-qualified name of the ContentService's Stat RPC.
 	ContentServiceStatProcedure = "/forgeyard.v1.ContentService/Stat"
 	// ContentServiceUsageProcedure is the fully-qualified name of the ContentService's Usage RPC.
@@ -993,6 +998,10 @@ func (UnimplementedRunServiceHandler) Attach(context.Context, *connect.Request[v
 type ContentServiceClient interface {
 	Put(context.Context) *connect.ClientStreamForClient[v1.PutRequest, v1.PutResponse]
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.ServerStreamForClient[v1.GetResponse], error)
+	// Missing and PutBlocks bring a large blob in block by block, from where an earlier try
+	// was cut: the first says which blocks are wanted, the second takes them.
+	Missing(context.Context, *connect.Request[v1.MissingRequest]) (*connect.Response[v1.MissingResponse], error)
+	PutBlocks(context.Context) *connect.ClientStreamForClient[v1.PutBlocksRequest, v1.PutResponse]
 	Stat(context.Context, *connect.Request[v1.StatRequest]) (*connect.Response[v1.ObjectInfo], error)
 	Usage(context.Context, *connect.Request[v1.UsageRequest]) (*connect.Response[v1.UsageResponse], error)
 	Pin(context.Context, *connect.Request[v1.PinRequest]) (*connect.Response[v1.PinResponse], error)
@@ -1026,6 +1035,18 @@ func NewContentServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			httpClient,
 			baseURL+ContentServiceGetProcedure,
 			connect.WithSchema(contentServiceMethods.ByName("Get")),
+			connect.WithClientOptions(opts...),
+		),
+		missing: connect.NewClient[v1.MissingRequest, v1.MissingResponse](
+			httpClient,
+			baseURL+ContentServiceMissingProcedure,
+			connect.WithSchema(contentServiceMethods.ByName("Missing")),
+			connect.WithClientOptions(opts...),
+		),
+		putBlocks: connect.NewClient[v1.PutBlocksRequest, v1.PutResponse](
+			httpClient,
+			baseURL+ContentServicePutBlocksProcedure,
+			connect.WithSchema(contentServiceMethods.ByName("PutBlocks")),
 			connect.WithClientOptions(opts...),
 		),
 		stat: connect.NewClient[v1.StatRequest, v1.ObjectInfo](
@@ -1083,6 +1104,8 @@ func NewContentServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 type contentServiceClient struct {
 	put        *connect.Client[v1.PutRequest, v1.PutResponse]
 	get        *connect.Client[v1.GetRequest, v1.GetResponse]
+	missing    *connect.Client[v1.MissingRequest, v1.MissingResponse]
+	putBlocks  *connect.Client[v1.PutBlocksRequest, v1.PutResponse]
 	stat       *connect.Client[v1.StatRequest, v1.ObjectInfo]
 	usage      *connect.Client[v1.UsageRequest, v1.UsageResponse]
 	pin        *connect.Client[v1.PinRequest, v1.PinResponse]
@@ -1101,6 +1124,16 @@ func (c *contentServiceClient) Put(ctx context.Context) *connect.ClientStreamFor
 // Get calls forgeyard.v1.ContentService.Get.
 func (c *contentServiceClient) Get(ctx context.Context, req *connect.Request[v1.GetRequest]) (*connect.ServerStreamForClient[v1.GetResponse], error) {
 	return c.get.CallServerStream(ctx, req)
+}
+
+// Missing calls forgeyard.v1.ContentService.Missing.
+func (c *contentServiceClient) Missing(ctx context.Context, req *connect.Request[v1.MissingRequest]) (*connect.Response[v1.MissingResponse], error) {
+	return c.missing.CallUnary(ctx, req)
+}
+
+// PutBlocks calls forgeyard.v1.ContentService.PutBlocks.
+func (c *contentServiceClient) PutBlocks(ctx context.Context) *connect.ClientStreamForClient[v1.PutBlocksRequest, v1.PutResponse] {
+	return c.putBlocks.CallClientStream(ctx)
 }
 
 // Stat calls forgeyard.v1.ContentService.Stat.
@@ -1147,6 +1180,10 @@ func (c *contentServiceClient) RemoveName(ctx context.Context, req *connect.Requ
 type ContentServiceHandler interface {
 	Put(context.Context, *connect.ClientStream[v1.PutRequest]) (*connect.Response[v1.PutResponse], error)
 	Get(context.Context, *connect.Request[v1.GetRequest], *connect.ServerStream[v1.GetResponse]) error
+	// Missing and PutBlocks bring a large blob in block by block, from where an earlier try
+	// was cut: the first says which blocks are wanted, the second takes them.
+	Missing(context.Context, *connect.Request[v1.MissingRequest]) (*connect.Response[v1.MissingResponse], error)
+	PutBlocks(context.Context, *connect.ClientStream[v1.PutBlocksRequest]) (*connect.Response[v1.PutResponse], error)
 	Stat(context.Context, *connect.Request[v1.StatRequest]) (*connect.Response[v1.ObjectInfo], error)
 	Usage(context.Context, *connect.Request[v1.UsageRequest]) (*connect.Response[v1.UsageResponse], error)
 	Pin(context.Context, *connect.Request[v1.PinRequest]) (*connect.Response[v1.PinResponse], error)
@@ -1176,6 +1213,18 @@ func NewContentServiceHandler(svc ContentServiceHandler, opts ...connect.Handler
 		ContentServiceGetProcedure,
 		svc.Get,
 		connect.WithSchema(contentServiceMethods.ByName("Get")),
+		connect.WithHandlerOptions(opts...),
+	)
+	contentServiceMissingHandler := connect.NewUnaryHandler(
+		ContentServiceMissingProcedure,
+		svc.Missing,
+		connect.WithSchema(contentServiceMethods.ByName("Missing")),
+		connect.WithHandlerOptions(opts...),
+	)
+	contentServicePutBlocksHandler := connect.NewClientStreamHandler(
+		ContentServicePutBlocksProcedure,
+		svc.PutBlocks,
+		connect.WithSchema(contentServiceMethods.ByName("PutBlocks")),
 		connect.WithHandlerOptions(opts...),
 	)
 	contentServiceStatHandler := connect.NewUnaryHandler(
@@ -1232,6 +1281,10 @@ func NewContentServiceHandler(svc ContentServiceHandler, opts ...connect.Handler
 			contentServicePutHandler.ServeHTTP(w, r)
 		case ContentServiceGetProcedure:
 			contentServiceGetHandler.ServeHTTP(w, r)
+		case ContentServiceMissingProcedure:
+			contentServiceMissingHandler.ServeHTTP(w, r)
+		case ContentServicePutBlocksProcedure:
+			contentServicePutBlocksHandler.ServeHTTP(w, r)
 		case ContentServiceStatProcedure:
 			contentServiceStatHandler.ServeHTTP(w, r)
 		case ContentServiceUsageProcedure:
@@ -1263,6 +1316,14 @@ func (UnimplementedContentServiceHandler) Put(context.Context, *connect.ClientSt
 
 func (UnimplementedContentServiceHandler) Get(context.Context, *connect.Request[v1.GetRequest], *connect.ServerStream[v1.GetResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.ContentService.Get is not implemented"))
+}
+
+func (UnimplementedContentServiceHandler) Missing(context.Context, *connect.Request[v1.MissingRequest]) (*connect.Response[v1.MissingResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.ContentService.Missing is not implemented"))
+}
+
+func (UnimplementedContentServiceHandler) PutBlocks(context.Context, *connect.ClientStream[v1.PutBlocksRequest]) (*connect.Response[v1.PutResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.ContentService.PutBlocks is not implemented"))
 }
 
 func (UnimplementedContentServiceHandler) Stat(context.Context, *connect.Request[v1.StatRequest]) (*connect.Response[v1.ObjectInfo], error) {
