@@ -184,6 +184,8 @@ func (g Grant) Ended(u Uplink, used time.Duration) string {
 	switch {
 	case g.Left(u, used) > 0:
 		return ""
+	case u.State == Standalone:
+		return "the site was disconnected from the central daemon that gave it"
 	case g.End != 0 && g.untilEnd(u, used) <= 0:
 		return "the central daemon's grant has reached its hard end"
 	case u.Doubt != "":

@@ -340,18 +340,32 @@ func (c *change) afterStop(j *Job, why string) {
 	switch {
 	case j.CancelAt != 0:
 		c.requeue(j, why)
-	case kind == "authority":
-		c.releaseDevices(j)
-		j.Status, j.Reason, j.StopKind, j.StopReason = job.Suspended, suspendedForAuthority, "", ""
-		c.moveRun(*j, "suspended: "+j.Reason)
+	case kind == stopAuthority:
+		c.suspend(j)
 	default:
 		c.requeue(j, why)
 	}
 }
 
-// suspendedForAuthority is the reason of a job that waits for the uplink; contact
-// with the central daemon puts it back into the queue.
-const suspendedForAuthority = "the central daemon's allowance is used up"
+// stopAuthority is the kind of a stop for want of the central daemon's authority.
+const stopAuthority = "authority"
+
+// The reasons of a job that waits for the uplink; contact with the central daemon puts it
+// back into the queue.
+const (
+	suspendedForAuthority    = "the central daemon's allowance is used up"
+	suspendedForDisconnected = "the site was disconnected from its central daemon"
+)
+
+// suspend lets a job whose execution has ended wait for the uplink.
+func (c *change) suspend(j *Job) {
+	c.releaseDevices(j)
+	j.Status, j.Reason, j.StopKind, j.StopReason = job.Suspended, suspendedForAuthority, "", ""
+	if c.Uplink.State == lease.Standalone && c.Allows(FormatLeases) {
+		j.Reason = suspendedForDisconnected
+	}
+	c.moveRun(*j, "suspended: "+j.Reason)
+}
 
 // addLog appends flushed chunks that go on after what the log has. When the list is
 // full the run says so once; the numbers go on, so that none repeats.
@@ -390,7 +404,7 @@ func (c *change) release(b Release) error {
 		c.putJob(j)
 		return nil
 	}
-	if b.Kind == "drain" || b.Kind == "authority" || j.StopKind != "" {
+	if b.Kind == "drain" || b.Kind == stopAuthority || j.StopKind != "" {
 		if j.StopKind == "" {
 			j.StopKind = b.Kind
 		}
@@ -418,7 +432,7 @@ func (s *State) lostBy(kind string) job.FailureCategory {
 
 // takenBy is what a job lost whose holder was asked for it.
 func takenBy(kind string) job.FailureCategory {
-	if kind == "authority" {
+	if kind == stopAuthority {
 		return job.AuthorityEnded
 	}
 	return job.RunnerLost

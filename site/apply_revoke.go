@@ -137,6 +137,13 @@ func (c *change) stoppedFirst(j *Job) {
 		return
 	}
 	j.Phase = job.PhaseUnknown
+	if j.Grant != nil && (j.StopKind == stopAuthority || j.Grant.Ended(c.Uplink, c.Uplink.Used) != "") {
+		// What was over is the authority that it came with: nobody lost it.
+		if !c.neverAgain(j, job.AuthorityEnded, name+" stopped: the central daemon's authority was used up") {
+			c.suspend(j)
+		}
+		return
+	}
 	c.interrupted(j, job.RunnerLost, name+" was cut off and has stopped")
 }
 

@@ -101,7 +101,7 @@ func (c *change) readiness(b Readiness) error {
 func (c *change) authorityReturned() {
 	for id := range c.Open.All() {
 		j, _ := c.Jobs.Get(id)
-		if j.Status == job.Suspended && j.Reason == suspendedForAuthority {
+		if j.Status == job.Suspended && (j.Reason == suspendedForAuthority || j.Reason == suspendedForDisconnected) {
 			c.requeue(&j, "the uplink is back")
 			c.putJob(j)
 		}

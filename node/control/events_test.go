@@ -221,6 +221,48 @@ func TestJobShowsEveryDecision(t *testing.T) {
 	}
 }
 
+// RA-484: the phase of a job that has ended is how its last attempt ended, not what that did
+// when it was last heard, and a job that waits has none.
+func TestPhaseOfWhatEnded(t *testing.T) {
+	for name, c := range map[string]struct {
+		decide func(w *told)
+		status job.Status
+		want   job.Phase
+	}{
+		"waits":       {func(*told) {}, job.Queued, ""},
+		"offered":     {func(w *told) { w.offer() }, job.Leased, job.PhaseOffered},
+		"runs":        {func(w *told) { w.runs() }, job.Running, job.PhaseRunning},
+		"unknown":     {func(w *told) { w.must(site.Expire{Job: w.j, Lease: w.runs().Lease}) }, job.Unknown, job.PhaseUnknown},
+		"waits again": {func(w *told) { w.must(site.Release{Authority: w.runs(), Kind: "drain"}) }, job.Queued, ""},
+		"never held":  {func(w *told) { w.must(site.Cancel{Job: w.j}) }, job.Cancelled, ""},
+		"completed": {func(w *told) {
+			w.must(site.Complete{Authority: w.runs(), Message: "m", Result: job.Result{Outcome: job.OutcomeDone}})
+		}, job.Done, job.PhaseCompleted},
+		"refused last": {func(w *told) {
+			w.must(site.Reject{Authority: w.offer(), Reason: job.RejectDisk})
+			w.must(site.Cancel{Job: w.j})
+		}, job.Cancelled, job.PhaseRejected},
+		"cancelled, and its holder went away": {func(w *told) {
+			a := w.runs()
+			w.must(site.Cancel{Job: w.j})
+			w.must(site.Expire{Job: w.j, Lease: a.Lease, Certain: true})
+		}, job.Cancelled, job.PhaseLost},
+		"out of its budget": {func(w *told) {
+			for range 7 {
+				if !w.job().Status.Terminal() {
+					w.must(site.Stopped{Authority: w.runs()})
+				}
+			}
+		}, job.Failed, job.PhaseLost},
+	} {
+		w := newTold(t, nil)
+		c.decide(w)
+		if v := Job(w.s, w.job(), false); v.Phase != string(c.want) || v.Status != string(c.status) {
+			t.Errorf("%s: %s, phase %q and not %q", name, v.Status, v.Phase, c.want)
+		}
+	}
+}
+
 // The list is bounded, keeps the newest, has both kinds in their order, and nothing of
 // another job.
 func TestJobEventsAreTheLast(t *testing.T) {

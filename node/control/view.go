@@ -49,7 +49,7 @@ func Job(s *site.State, j site.Job, long bool) *forgeyardv1.Job {
 	a := j.Lease.Authority
 	v := &forgeyardv1.Job{
 		JobId: string(j.ID), RunId: string(j.Run), Title: j.Spec.Title, Status: string(j.Status), Reason: j.Reason, AttemptId: string(j.Attempt),
-		Epoch: j.Epoch, Term: j.Term, Phase: string(j.Phase), SpecId: j.SpecID.String(), Category: string(j.Category),
+		Epoch: j.Epoch, Term: j.Term, Phase: string(phase(j)), SpecId: j.SpecID.String(), Category: string(j.Category),
 		Submitted: stamp(j.Submitted), Started: stamp(j.Started), Ended: stamp(j.Ended), CancellationRequestedAt: stamp(j.CancelAt),
 		Interruptions: int32(j.Interruptions), Durability: string(j.Spec.Durability),
 	}
@@ -76,6 +76,22 @@ func Job(s *site.State, j site.Job, long bool) *forgeyardv1.Job {
 		longJob(s, j, v)
 	}
 	return v
+}
+
+// phase is what the attempt does that is current; of a job that has ended, how its last one
+// ended. A job that waits for a runner has none.
+func phase(j site.Job) job.Phase {
+	switch {
+	case j.Lease.Live(), j.Status == job.Unknown:
+		return j.Phase
+	case !j.Status.Terminal() || j.Lease.State == "":
+		return ""
+	case j.Lease.Reason == lease.EndCompleted:
+		return job.PhaseCompleted
+	case j.Lease.Reason == lease.EndRejected:
+		return job.PhaseRejected
+	}
+	return job.PhaseLost // whatever it did, nothing of it counts
 }
 
 func longJob(s *site.State, j site.Job, v *forgeyardv1.Job) {

@@ -336,6 +336,34 @@ func TestAuthority(t *testing.T) {
 	}
 }
 
+// What is asked back is told why: how much is left, that nothing is, or that somebody
+// disconnected the site.
+func TestWhyAuthorityEnds(t *testing.T) {
+	for want, c := range map[string]struct {
+		used time.Duration
+		off  bool
+	}{
+		"the central daemon's authority ends in 25s":                                  {75 * time.Second, false},
+		"the central daemon's grant is used up: 1m41s of silence, 1m40s were allowed": {101 * time.Second, false},
+		"the site was disconnected from the central daemon that gave it":              {0, true},
+	} {
+		r := newRig(t)
+		id := r.delegate(job.Connectivity{Policy: job.OfflineAuthorized, For: 100 * time.Second})
+		r.hello()
+		r.in.Known = true
+		r.held(id)
+		if c.off {
+			r.apply(site.UplinkConnect{Off: true})
+		}
+		r.in.Used = c.used
+		r.want("stop authority")
+		r.obey()
+		if j, _ := r.s.Jobs.Get(id); j.StopReason != want {
+			t.Errorf("%q and not %q", j.StopReason, want)
+		}
+	}
+}
+
 // Voters come in pairs beyond the first, in the order of enrolment, when they have
 // caught up and are heard; who was removed goes.
 func TestVoters(t *testing.T) {

@@ -49,13 +49,6 @@ func (s *stepper) expireAfter(j *site.Job, due, certain bool) {
 	s.propose("expire/"+string(id), site.Expire{Job: j.ID, Lease: id, Certain: certain, Term: s.in.Term, State: j.Lease.State})
 }
 
-func endsIn(left time.Duration) string {
-	if left <= 0 {
-		return "the central daemon's authority is used up"
-	}
-	return fmt.Sprintf("the central daemon's authority ends in %s", left.Round(time.Second))
-}
-
 // authority asks for delegated work to stop when the central daemon's grant is used
 // up: by a checkpoint where the contract has one (§6). What it asks is added to stops.
 func (s *stepper) authority(j *site.Job, stops []Effect) []Effect {
@@ -68,6 +61,10 @@ func (s *stepper) authority(j *site.Job, stops []Effect) []Effect {
 		s.at(s.now.Add(left - margin))
 		return stops
 	}
-	body := site.Stop{Job: j.ID, Kind: "authority", Reason: endsIn(left)}
+	why := j.Grant.Ended(s.in.uplink(), s.in.Used)
+	if why == "" {
+		why = fmt.Sprintf("the central daemon's authority ends in %s", left.Round(time.Second))
+	}
+	body := site.Stop{Job: j.ID, Kind: "authority", Reason: why}
 	return append(stops, Propose{Key: "stop/" + string(j.Lease.Authority.Lease), Body: body})
 }
