@@ -19,7 +19,7 @@ import (
 )
 
 // load of one round, as clients and operations; ours does more of them in the same time.
-var grantLoads = []struct{ clients, ours, peers int }{{1, 1000, 300}, {16, 3000, 1000}, {128, 8000, 2560}}
+var grantLoads = []struct{ clients, ours, peers int }{{1, 3000, 1000}, {16, 3000, 1000}, {128, 8000, 2560}}
 
 // sameBeat is the election timeout at which both sides are compared after a kill.
 const sameBeat = 500 * time.Millisecond
