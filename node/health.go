@@ -7,6 +7,7 @@ import (
 	"time"
 
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 )
@@ -28,7 +29,7 @@ const (
 // health runs the checks; the worst decides.
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
-		n.checkDisk(), n.checkStore(ctx), n.checkScrub(), n.checkLayers(), n.checkSandbox(), checkTrees(n.stuckTrees(), n.clock.Now()), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
+		n.checkDisk(), n.checkStore(ctx), n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkUsers(), checkTrees(n.stuckTrees(), n.clock.Now()), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
 		n.checkCredential(), n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkVoters(), n.checkLogFormat(),
 	}}
 	for _, c := range h.Checks {
@@ -57,6 +58,29 @@ func (n *Node) checkDisk() *forgeyardv1.Health_Check {
 		c.Fix = "free space there, or run: forgeyard-node cas gc"
 	default:
 		c.Detail = fmt.Sprintf("%d MiB are free at %s", free>>20, n.dir.path)
+	}
+	return c
+}
+
+// checkUsers says whether jobs are walled off from each other by users of their own.
+func (n *Node) checkUsers() *forgeyardv1.Health_Check {
+	c := check("users")
+	uid := n.cfg.Settings.Process.UID
+	first, count := n.users.Range()
+	switch {
+	case n.users == nil:
+		c.Detail = "the daemon is not root: sandboxes run as its own user, and nothing else does"
+	case n.executors[job.SandboxProcess] != nil && uid != 0:
+		c.Status, c.Detail = checkWarn, fmt.Sprintf("all process jobs run as user %d and can read each other's memory and files", uid)
+		c.Fix = "remove process.uid from node.yaml, or trust all jobs of this node alike"
+	case !n.users.Apart():
+		c.Status, c.Detail = checkWarn, fmt.Sprintf("all jobs run as user %d: there is no range of users here", first)
+		c.Fix = "give this container more user numbers, or set users.first and users.count in node.yaml"
+	case n.users.Lent() > count*9/10:
+		c.Status, c.Detail = checkWarn, fmt.Sprintf("%d of the %d users from %d on are lent", n.users.Lent(), count, first)
+		c.Fix = "look for jobs that do not end, or raise users.count in node.yaml"
+	default:
+		c.Detail = fmt.Sprintf("each job has a user of its own: %d of the %d from %d on are lent", n.users.Lent(), count, first)
 	}
 	return c
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -17,22 +18,41 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/executor/process"
 	"github.com/forgeyard/forgeyard-node/node/executor/sandbox"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
 )
+
+// openUsers makes the pool of users that all executors of this node lend from. A daemon that
+// is not root has only its own.
+func (n *Node) openUsers() error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	set := n.cfg.Settings.Users
+	p, err := users.New(users.Config{First: int(set.First), Count: int(set.Count), Seat: os.Getpid()})
+	if err != nil {
+		return err
+	}
+	n.users = p
+	return nil
+}
 
 // openRunner makes the executors and the runner, and ends what an earlier process of
 // this node left running, before anything else of this one starts (07§249).
 func (n *Node) openRunner(ctx context.Context, c *closers) error {
 	n.executors = map[job.Sandbox]executor.Executor{}
 	set := n.cfg.Settings
+	if err := n.openUsers(); err != nil {
+		return err
+	}
 	if set.Runs("sandbox") {
 		var binds []executor.Bind
 		for _, b := range set.Sandbox.ReadOnlyBinds {
 			binds = append(binds, executor.Bind{Host: b, Inside: b})
 		}
-		e, err := sandbox.New(sandbox.Config{ReadOnly: binds, HostNetwork: set.Policy.Allows(job.NetworkHost), ScratchDir: n.dir.join(dirWorkspaces)})
+		e, err := sandbox.New(sandbox.Config{Users: n.users, ReadOnly: binds, HostNetwork: set.Policy.Allows(job.NetworkHost), ScratchDir: n.dir.join(dirWorkspaces)})
 		if err != nil {
 			n.log.Warn("the sandbox cannot be used here", "err", err)
 		} else {
@@ -40,7 +60,15 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 		}
 	}
 	if set.Runs("process") {
-		e, err := process.New(process.Config{UID: int(set.Process.UID), GID: int(set.Process.GID), ScratchDir: n.dir.join(dirWorkspaces)})
+		own := n.users
+		if set.Process.UID != 0 {
+			p, err := users.New(users.Config{First: int(set.Process.UID), Count: 1, GID: int(set.Process.GID)})
+			if err != nil {
+				return err
+			}
+			own = p
+		}
+		e, err := process.New(process.Config{Users: own, ScratchDir: n.dir.join(dirWorkspaces)})
 		if err != nil {
 			return err
 		}

@@ -43,6 +43,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/ender"
 	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 	"github.com/forgeyard/forgeyard-node/node/leading"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/node/runner"
@@ -93,6 +94,7 @@ type Node struct {
 	executors map[job.Sandbox]executor.Executor
 	layers    *layer.Cache // nil: none is kept
 	runner    *runner.Runner
+	users     *users.Pool    // nil: work runs as the daemon's own user
 	keeper    *keeper.Keeper // nil: there is none
 	ender     *ender.Ender   // of trees; knows which do not die
 	devices   *supervisor.Supervisor

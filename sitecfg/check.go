@@ -204,8 +204,13 @@ func (c *check) cacheAPI(n CacheAPIConfig) {
 }
 
 func (c *check) limits(n Node) {
-	if n.Process.UID == 0 {
-		c.add("process.uid", "0 is root; work never runs as root")
+	switch u := n.Users; {
+	case u.First == 0 && u.Count > 0:
+		c.add("users.count", "stands with users.first only")
+	case u.First > 0 && (u.First < minUser || uint64(u.First)+uint64(u.Count) > maxUser):
+		c.add("users.first", "%d to %d is not in [%d, %d]", u.First, uint64(u.First)+uint64(u.Count)-1, minUser, int64(maxUser))
+	case u.First > 0 && int(u.Count) < max(n.Limits.MaxJobs, 1):
+		c.add("users.count", "%d is fewer than limits.max_jobs, which is %d", u.Count, n.Limits.MaxJobs)
 	}
 	if n.Process.GID == 0 {
 		c.add("process.gid", "0 is root's group; work never runs as root")

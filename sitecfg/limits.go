@@ -5,6 +5,8 @@ import "time"
 // The bounds of configuration values. They catch a slip of a unit, and keep what
 // goes into the log small.
 const (
+	minUser       = 1000    // below it are the accounts of the system
+	maxUser       = 1 << 31 // above it some programs take a number for an error
 	maxJobs       = 1024
 	maxMilliCPU   = 4096 * 1000
 	maxBytes      = 1 << 60

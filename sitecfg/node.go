@@ -51,6 +51,8 @@ type Node struct {
 	// Executors are what may run work here. Default [sandbox]. `process` is weaker
 	// and off unless listed (decision 9); with an empty list the node runs nothing.
 	Executors []string `yaml:"executors" enum:"sandbox|process"`
+	// Users are the accounts of the machine that work runs as under a root daemon.
+	Users UsersConfig `yaml:"users"`
 	// Process is for the process executor only.
 	Process ProcessConfig `yaml:"process"`
 	// Limits bound what jobs may use of this machine.
@@ -79,10 +81,23 @@ type Node struct {
 	Log LogConfig `yaml:"log"`
 }
 
+// UsersConfig is a range of user numbers that nothing else of the machine has: each attempt
+// gets one of its own, so that no job can read another's memory or files. A range with an
+// account in it opens that account's files to jobs.
+type UsersConfig struct {
+	// First default 0: 70000, or what a container has of such numbers.
+	First uint32 `yaml:"first"`
+	// Count default 0: 1024 with First 0, else it must be given. As many as max_jobs are
+	// needed at least.
+	Count uint32 `yaml:"count"`
+}
+
 // ProcessConfig is the account that the process executor runs work under.
 type ProcessConfig struct {
-	// UID and GID of the workload when the daemon is root. Default 65534 (nobody);
-	// 0 is refused. A daemon that is not root runs work as itself.
+	// UID and GID of all workloads together when the daemon is root, for machines on which
+	// they need the rights of an account; they can then read each other's memory. Default 0:
+	// a user of its own from Users. GID default 65534 (nogroup).
+	// A daemon that is not root runs work as itself.
 	UID uint32 `yaml:"uid"`
 	GID uint32 `yaml:"gid"`
 }
@@ -280,7 +295,7 @@ func DefaultNode() Node {
 		Gossip:    ":7445",
 		HTTP:      "127.0.0.1:7440",
 		Executors: []string{job.HarnessSandbox},
-		Process:   ProcessConfig{UID: nobody, GID: nobody},
+		Process:   ProcessConfig{GID: nobody},
 		Limits:    LimitsConfig{MaxJobs: 4, Layers: 8 << 30, Reserve: ReserveConfig{Memory: 256 << 20, Disk: 1 << 30}},
 		CAS:       CASConfig{ScrubEvery: 7 * 24 * time.Hour, ScrubRate: 32 << 20},
 		CacheAPI:  CacheAPIConfig{Listen: CacheOff, Peers: true, Keep: 12 * time.Hour, ForgetAfter: 30 * 24 * time.Hour, MaxNames: 1_000_000},

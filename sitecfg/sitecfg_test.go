@@ -20,6 +20,7 @@ http: 127.0.0.1:0
 advertise: [bench-1.lab:7444]
 labels: {bench: a, example.org/rack: "3"}
 executors: [sandbox, process]
+users: {first: 200000, count: 64}
 process: {uid: 990, gid: 991}
 limits: {max_jobs: 2, cpu: 1500m, memory: 4GiB, disk: 20GiB, layers: 1GiB, reserve: {cpu: 0.5, memory: 512MiB, disk: 2GiB}}
 cas: {limit: 100GiB, reserve: 5GiB, rates: {to_peer: 50MB, to_peers: 100MB, from_peers: 100MB, to_uplink: 1MiB, from_uplink: 2MiB}}
@@ -46,7 +47,7 @@ func TestNodeConfig(t *testing.T) {
 		n.Limits.Layers != 1<<30, n.Limits.Reserve != ReserveConfig{500, 512 << 20, 2 << 30},
 		n.Labels["example.org/rack"] != "3",
 		n.CAS.Rates != RatesConfig{50e6, 100e6, 100e6, 1 << 20, 2 << 20},
-		!n.Runs("process") || n.Process != ProcessConfig{990, 991},
+		!n.Runs("process") || n.Process != ProcessConfig{990, 991} || n.Users != UsersConfig{200000, 64},
 		n.Devices[0].Baud != 115200 || n.Devices[0].Reset != ResetConfig{"reset\n", "login:", 20 * time.Second},
 		n.Devices[1].Baud != 9600 || n.Devices[1].Reset.Timeout != 30*time.Second,
 		!n.Policy.Allows(job.NetworkSite) || n.Policy.Allows(job.NetworkHost) || len(n.Policy.Networks()) != 2,
@@ -64,7 +65,7 @@ func TestNodeConfig(t *testing.T) {
 
 func TestNodeErrors(t *testing.T) {
 	for in, want := range map[string]string{
-		"lables: {}":                                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, process, limits, cas, cache_api, spool, sandbox, toolchains, devices, policy, reconnect, shutdown, raft, log (did you mean "labels"?)`,
+		"lables: {}":                                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, users, process, limits, cas, cache_api, spool, sandbox, toolchains, devices, policy, reconnect, shutdown, raft, log (did you mean "labels"?)`,
 		"listen: 7444":                                      `n.yaml:1:9: listen: 7444 is a number; a string is expected (quote it: "7444")`,
 		"listen: host":                                      `n.yaml:1:9: listen: "host" has no port; HOST:PORT is expected`,
 		"listen: :70000":                                    `n.yaml:1:9: listen: ":70000" has a port that is not a number below 65536; HOST:PORT is expected`,
@@ -74,7 +75,10 @@ func TestNodeErrors(t *testing.T) {
 		"advertise: [h:0]":                                  `n.yaml:1:13: advertise[0]: "h:0" has port 0, which nobody can dial`,
 		"executors: [docker]":                               `n.yaml:1:13: executors[0]: "docker" is unknown; allowed: sandbox, process`,
 		"executors: [sandbox, sandbox]":                     `n.yaml:1:22: executors[1]: "sandbox" is given twice`,
-		"process: {uid: 0}":                                 `n.yaml:1:16: process.uid: 0 is root; work never runs as root`,
+		"process: {gid: 0}":                                 `n.yaml:1:16: process.gid: 0 is root's group; work never runs as root`,
+		"users: {count: 9}":                                 `n.yaml:1:16: users.count: stands with users.first only`,
+		"users: {first: 10, count: 9}":                      `n.yaml:1:16: users.first: 10 to 18 is not in [1000, 2147483648]`,
+		"users: {first: 70000, count: 3}":                   `n.yaml:1:30: users.count: 3 is fewer than limits.max_jobs, which is 4`,
 		"limits: {max_jobs: -1}":                            `n.yaml:1:20: limits.max_jobs: -1 is not in [0, 1024]`,
 		"limits: {layers: -1}":                              `n.yaml:1:18: limits.layers: "-1" is not a size; allowed: bytes as a number, or with a unit: KiB MiB GiB TiB, kB MB GB TB`,
 		"cas: {scrub_every: 1s}":                            `n.yaml:1:20: cas.scrub_every: 1s is not in [1h0m0s, 8760h0m0s]`,

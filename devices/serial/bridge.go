@@ -75,14 +75,6 @@ type onlyReader struct{ io.Reader }
 // Path is the pty that the workload opens: /dev/pts/N.
 func (p *Pty) Path() string { return p.path }
 
-// Own gives the pty to an account, for a workload that is not root.
-func (p *Pty) Own(uid, gid int) error {
-	if err := os.Chown(p.path, uid, gid); err != nil {
-		return forgeyard.E("bridge", forgeyard.Unavailable, err)
-	}
-	return nil
-}
-
 // Done is closed when the bridge has ended.
 func (p *Pty) Done() <-chan struct{} { return p.done }
 

@@ -26,6 +26,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // Folders of a workspace. The runner makes them, the executor shows them.
@@ -56,8 +57,9 @@ type Bind struct {
 
 // Request says what to run. The executor does not keep it after Start.
 type Request struct {
-	ID       string // "<attempt>-<epoch>"; names the cgroup, so an ID is started once at a time
-	Root     string // workspace on the host, absolute, with the folders above
+	ID       string     // "<attempt>-<epoch>"; names the cgroup, so an ID is started once at a time
+	Root     string     // workspace on the host, absolute, with the folders above
+	User     users.User // of the executor's Users, and owner of the writable folders
 	Argv     []string
 	Dir      string   // as the workload sees it, absolute; empty: the build folder
 	Env      []string // complete; nothing is added but what the provider documents
@@ -108,9 +110,9 @@ type Executor interface {
 	Probe(ctx context.Context) (job.SandboxCapability, error)
 	// View is the path under which the workload sees the workspace root.
 	View(root string) string
-	// Owner is the host user that writable workspace folders must belong to;
-	// -1 means that the runner's own user does.
-	Owner() (uid, gid int)
+	// Users lends the host user of a request; writable workspace folders belong to it. Nil:
+	// everything runs as the runner's own user.
+	Users() *users.Pool
 	// Start returns when the program really runs. Errors: Invalid (the request, or what
 	// this provider cannot enforce), NotFound (no such program inside: the workload's own
 	// fault), Unavailable (the machine did not give what is needed). After an

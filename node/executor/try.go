@@ -8,13 +8,18 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // Layout makes the folders of a workspace below root and gives the writable ones
-// to the executor's user. The root is closed to other users only by the folders
-// themselves, since the workload must pass through it.
-func Layout(e Executor, root string) error {
-	uid, gid := e.Owner()
+// to the workload's user. The workload passes through the root by its group and cannot list
+// it; nobody else passes, so what is readable below is so for this user alone.
+func Layout(u users.User, root string) error {
+	if u.Lent() {
+		if err := errors.Join(os.Chown(root, -1, u.GID), os.Chmod(root, 0o710)); err != nil {
+			return forgeyard.E("workspace", KindOfDisk(err), err)
+		}
+	}
 	for _, d := range []struct {
 		name  string
 		mode  os.FileMode
@@ -36,8 +41,8 @@ func Layout(e Executor, root string) error {
 		if err == nil {
 			err = os.Chmod(p, d.mode) // not bent by the umask
 		}
-		if err == nil && d.owned && uid >= 0 {
-			err = os.Chown(p, uid, gid)
+		if err == nil && d.owned && u.Lent() {
+			err = os.Chown(p, u.UID, u.GID)
 		}
 		if err != nil {
 			return forgeyard.E("workspace", KindOfDisk(err), err)
@@ -56,12 +61,17 @@ func Try(ctx context.Context, e Executor, r Request, scratch string) (exit Exit,
 		return Exit{}, forgeyard.E("probe", KindOfDisk(err), err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
-	if err := errors.Join(os.Chmod(root, 0o711), Layout(e, root)); err != nil {
+	r.ID, r.Root = filepath.Base(root), root
+	if r.User, err = e.Users().Lend(r.ID); err != nil {
 		return Exit{}, err
 	}
-	r.ID, r.Root = filepath.Base(root), root
+	if err := Layout(r.User, root); err != nil {
+		e.Users().Return(r.ID)
+		return Exit{}, err
+	}
 	h, err := e.Start(ctx, r)
 	if err != nil {
+		e.Users().Return(r.ID)
 		return Exit{}, err
 	}
 	select {
@@ -71,7 +81,8 @@ func Try(ctx context.Context, e Executor, r Request, scratch string) (exit Exit,
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeKill)
 	defer cancel()
 	if err := h.Kill(kctx); err != nil {
-		return Exit{}, err
+		return Exit{}, err // what does not die keeps its user
 	}
+	e.Users().Return(r.ID)
 	return h.Wait(), ctx.Err()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 	"github.com/forgeyard/forgeyard-node/node/runner/telling"
 )
@@ -39,6 +40,7 @@ type Attempt struct {
 
 	// Owned by the life, readable by others after done.
 	exec     executor.Executor
+	user     users.User // lent to this epoch alone until Finish
 	contract checkpoint.Contract
 	root     string // workspace on the host
 	view     string // as the workload sees it
@@ -271,14 +273,17 @@ func (a *Attempt) openLog(ctx context.Context) error {
 }
 
 func (a *Attempt) makeWorkspace(context.Context) error {
-	root, err := newWorkspace(a.run.cfg.Workspaces, a.id, a.exec)
-	a.root = root
+	var err error
+	if a.user, err = a.exec.Users().Lend(a.id); err != nil {
+		return err
+	}
+	a.root, err = newWorkspace(a.run.cfg.Workspaces, a.id, a.user)
 	if err != nil {
 		return err
 	}
-	a.view = a.exec.View(root)
+	a.view = a.exec.View(a.root)
 	if err := a.save(func(s *state) {
-		s.Workspace, s.Sandbox = root, a.task.Spec.Sandbox
+		s.Workspace, s.Sandbox, s.User = a.root, a.task.Spec.Sandbox, a.user
 		// All steps run under this one name, so a crash at any moment leaves no tree that
 		// nobody can find.
 		s.Orphan = executor.Orphan{ID: a.id, Boot: executor.BootID()}
@@ -286,12 +291,12 @@ func (a *Attempt) makeWorkspace(context.Context) error {
 		return err
 	}
 	if a.contract.Mode == job.ResumeApplication {
-		if err := capture.Prepare(filepath.Join(root, executor.CtlDir)); err != nil {
+		if err := capture.Prepare(filepath.Join(a.root, executor.CtlDir)); err != nil {
 			return err
 		}
 	}
 	if g := a.task.Spec.Guidance; g != "" {
-		if err := os.WriteFile(filepath.Join(root, executor.BinDir, guidanceFile), []byte(g), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(a.root, executor.BinDir, guidanceFile), []byte(g), 0o644); err != nil {
 			return forgeyard.E("workspace", executor.KindOfDisk(err), err)
 		}
 	}
@@ -302,7 +307,7 @@ func (a *Attempt) makeWorkspace(context.Context) error {
 	if err != nil {
 		return forgeyard.E("workspace", forgeyard.Other, fmt.Errorf("job helper: %w", err))
 	}
-	to := filepath.Join(root, executor.BinDir, "fyjob")
+	to := filepath.Join(a.root, executor.BinDir, "fyjob")
 	err = os.WriteFile(to, b, 0o755)
 	if err == nil {
 		err = os.Chmod(to, 0o755)
@@ -391,7 +396,11 @@ func (a *Attempt) Finish(keep bool) error {
 		return nil
 	}
 	var errs []error
-	if !keep && a.root != "" {
+	switch {
+	case a.root == "":
+	case keep: // its user is lent to others, who are not to read in it
+		errs = append(errs, os.Chmod(a.root, 0o700))
+	default:
 		errs = append(errs, removeWorkspace(a.root))
 	}
 	if a.log != nil {
@@ -404,6 +413,9 @@ func (a *Attempt) Finish(keep bool) error {
 		return err
 	}
 	a.finished = true
+	if a.exec != nil {
+		a.exec.Users().Return(a.id)
+	}
 	a.run.mu.Lock()
 	delete(a.run.active, a.id)
 	a.run.mu.Unlock()

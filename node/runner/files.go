@@ -6,11 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // copyTree copies directories and regular files of one root over another: a payload
 // holds nothing else. Files that are there are replaced.
-func copyTree(from, to *os.Root, uid, gid int) error {
+func copyTree(from, to *os.Root, u users.User) error {
 	return fs.WalkDir(from.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil || p == "." {
 			return err
@@ -21,7 +23,7 @@ func copyTree(from, to *os.Root, uid, gid int) error {
 			if errors.Is(err, fs.ErrExist) {
 				return nil
 			}
-			return errors.Join(err, own(to, name, uid, gid))
+			return errors.Join(err, own(to, name, u))
 		}
 		st, err := d.Info()
 		if err != nil {
@@ -30,15 +32,15 @@ func copyTree(from, to *os.Root, uid, gid int) error {
 		if err := copyFile(from, to, name, 0o644|st.Mode().Perm()&0o111); err != nil {
 			return err
 		}
-		return own(to, name, uid, gid)
+		return own(to, name, u)
 	})
 }
 
-func own(r *os.Root, name string, uid, gid int) error {
-	if uid < 0 {
+func own(r *os.Root, name string, u users.User) error {
+	if !u.Lent() {
 		return nil
 	}
-	return r.Lchown(name, uid, gid)
+	return r.Lchown(name, u.UID, u.GID)
 }
 
 func copyFile(from, to *os.Root, name string, mode fs.FileMode) (err error) {

@@ -67,6 +67,7 @@ func (r *Runner) recover1(ctx context.Context, name string) (rec Recovered, work
 	rec = Recovered{Authority: s.Authority, Phase: s.Phase, Completion: s.Completion}
 	if rec.Err = r.reap(ctx, s); rec.Err != nil {
 		rec.Alive = true
+		r.stillHas(s)
 		return rec, s.Workspace // something may still run there: nothing of it is touched
 	}
 	var errs []error
@@ -82,11 +83,20 @@ func (r *Runner) recover1(ctx context.Context, name string) (rec Recovered, work
 			errs = append(errs, removeWorkspace(s.Workspace))
 		}
 	}
-	rec.Err = errors.Join(errs...)
+	if rec.Err = errors.Join(errs...); rec.Err != nil {
+		r.stillHas(s)
+	}
 	if rec.Err == nil && len(rec.Completion) == 0 {
 		rec.Err = absent(os.Remove(name))
 	}
 	return rec, s.Workspace
+}
+
+// stillHas keeps a user from being lent whose tree or files of an earlier process are there.
+func (r *Runner) stillHas(s state) {
+	if e, ok := r.cfg.Executors[s.Sandbox]; ok {
+		e.Users().Hold(epochName(s.Authority), s.User)
+	}
 }
 
 func readState(name string) (state, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/invariant"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // state is what a later process of this runner needs to clean up after this one. It
@@ -22,6 +23,7 @@ type state struct {
 	Workspace  string              `json:"workspace,omitempty"`
 	Sandbox    job.Sandbox         `json:"sandbox,omitempty"`
 	Orphan     executor.Orphan     `json:"orphan,omitzero"`
+	User       users.User          `json:"user,omitzero"`
 	Grants     []grant             `json:"grants,omitempty"`
 	Completion []byte              `json:"completion,omitempty"`
 }

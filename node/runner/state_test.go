@@ -20,21 +20,8 @@ import (
 // takes and no more: whose it is, where it works, its processes with their births, how far
 // it is; not how it came there (RA-170, RA-176).
 func TestStateFileOfVersion1(t *testing.T) {
-	var want state
-	golden.Fill(t, &want)
-	want.Version = stateVersion
-	today, err := json.MarshalIndent(want, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Join(t.TempDir(), "a-1"+stateSuffix)
-	was := golden.Text(t, "testdata/state-v1.json", append(today, '\n'))
-	if err := os.WriteFile(name, was, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := readState(name); err != nil || !reflect.DeepEqual(got, want) {
-		t.Fatalf("%+v %v", got, err)
-	}
+	stateFile(t, "testdata/state-v1-user.json") // with the user that it was lent
+	was, name := stateFile(t, "testdata/state-v1.json", "state.User")
 	other := bytes.Replace(was, []byte(`"version": 1`), []byte(`"version": 2`), 1)
 	if err := os.WriteFile(name, other, 0o600); err != nil {
 		t.Fatal(err)
@@ -44,11 +31,34 @@ func TestStateFileOfVersion1(t *testing.T) {
 	}
 }
 
+// stateFile holds what is written today against a file of the past, and reads that.
+func stateFile(t *testing.T, past string, later ...string) (was []byte, name string) {
+	t.Helper()
+	var want state
+	golden.Fill(t, &want, later...)
+	want.Version = stateVersion
+	today, err := json.MarshalIndent(want, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name = filepath.Join(t.TempDir(), "a-1"+stateSuffix)
+	was = golden.Text(t, past, append(today, '\n'))
+	if err := os.WriteFile(name, was, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readState(name); err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%+v %v", got, err)
+	}
+	return was, name
+}
+
 // FuzzReadState: whatever stands in a state file, it is a state or an error, and a state
 // is written and read as the same (RA-473).
 func FuzzReadState(f *testing.F) {
-	if b, err := os.ReadFile("testdata/state-v1.json"); err == nil {
-		f.Add(b)
+	for _, past := range []string{"testdata/state-v1.json", "testdata/state-v1-user.json"} {
+		if b, err := os.ReadFile(past); err == nil {
+			f.Add(b)
+		}
 	}
 	f.Add([]byte(`{"version":1}`))
 	f.Add([]byte(`{"version":1,"authority":{"Fence":{"Epoch":18446744073709551615}},"grants":[{}]}`))

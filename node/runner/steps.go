@@ -111,7 +111,7 @@ func (a *Attempt) request(n int, s job.Step) executor.Request {
 	}
 	limits, network := a.bounds()
 	r := executor.Request{
-		ID: a.id, Root: a.root, Argv: s.Argv(), Dir: dir, Env: a.environment(s),
+		ID: a.id, Root: a.root, User: a.user, Argv: s.Argv(), Dir: dir, Env: a.environment(s),
 		Limits: limits, Network: network, ReadOnly: a.binds,
 		Stdout: counted{a.log.Writer(a.ctx, spool.Stdout, uint16(n)), &a.told, false}, Stderr: counted{a.log.Writer(a.ctx, spool.Stderr, uint16(n)), &a.told, true},
 	}
@@ -254,8 +254,7 @@ func (a *Attempt) bindDevices(context.Context) error {
 				return forgeyard.E("device", executor.KindOfDisk(err), err)
 			}
 		}
-		uid, _ := a.exec.Owner()
-		g, err := lend(b.HostPath, uid)
+		g, err := lend(b.HostPath, a.user.UID)
 		if err != nil {
 			return forgeyard.E("device "+b.As, forgeyard.Unavailable, err)
 		}

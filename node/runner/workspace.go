@@ -19,25 +19,23 @@ import (
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // payloadDir holds a restored checkpoint, below the restore folder.
 const payloadDir = "payload"
 
 // newWorkspace makes a folder that no other epoch ever had or will have (E18).
-func newWorkspace(parent, epoch string, e executor.Executor) (string, error) {
+func newWorkspace(parent, epoch string, u users.User) (string, error) {
 	var r [6]byte
 	if _, err := rand.Read(r[:]); err != nil {
 		return "", forgeyard.E("workspace", forgeyard.Unavailable, err)
 	}
 	root := filepath.Join(parent, epoch+"-"+hex.EncodeToString(r[:]))
-	if err := os.Mkdir(root, 0o711); err != nil {
+	if err := os.Mkdir(root, 0o700); err != nil {
 		return "", forgeyard.E("workspace", executor.KindOfDisk(err), err)
 	}
-	if err := os.Chmod(root, 0o711); err != nil { // the dedicated user passes through; it cannot list
-		return root, forgeyard.E("workspace", executor.KindOfDisk(err), err)
-	}
-	return root, executor.Layout(e, root)
+	return root, executor.Layout(u, root)
 }
 
 // removeWorkspace deletes a workspace whose tree is dead. Something mounted in it means
@@ -143,9 +141,8 @@ func (a *Attempt) input(ctx context.Context, in job.Input, shared bool) error {
 		return forgeyard.Errorf("input", forgeyard.Invalid, "path %q is not below source or build", in.Path)
 	}
 	o := tree.Materialisation{Limits: tree.Limits{MaxBytes: a.task.Spec.Resources.Disk}}
-	uid, gid := a.exec.Owner()
-	if top == executor.BuildDir && uid >= 0 {
-		o.Chown, o.UID, o.GID = true, uid, gid
+	if top == executor.BuildDir && a.user.Lent() {
+		o.Chown, o.UID, o.GID = true, a.user.UID, a.user.GID
 	}
 	if err := a.parents(p, o); err != nil {
 		return err
@@ -309,8 +306,7 @@ func (a *Attempt) putBack() (err error) {
 		return forgeyard.E("restore", forgeyard.Unavailable, err)
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	uid, gid := a.exec.Owner()
-	err = copyTree(from, to, uid, gid)
+	err = copyTree(from, to, a.user)
 	if err != nil {
 		return forgeyard.E("restore", executor.KindOfDisk(err), err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // patience bounds every wait for an event. It is generous: a machine under load
@@ -30,6 +31,7 @@ type Bench struct {
 	T    *testing.T
 	Exec executor.Executor
 	Root string // workspace on the host
+	User users.User
 	View string // where the workload sees it
 	n    int
 }
@@ -42,13 +44,15 @@ func New(t *testing.T, e executor.Executor) *Bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(root) })
-	if err := os.Chmod(root, 0o711); err != nil {
+	u, err := e.Users().Lend(filepath.Base(root))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := executor.Layout(e, root); err != nil {
+	t.Cleanup(func() { e.Users().Return(filepath.Base(root)) })
+	if err := executor.Layout(u, root); err != nil {
 		t.Fatal(err)
 	}
-	return &Bench{T: t, Exec: e, Root: root, View: e.View(root)}
+	return &Bench{T: t, Exec: e, Root: root, User: u, View: e.View(root)}
 }
 
 // Output collects what a workload writes, and lets a test wait for a text.
@@ -106,7 +110,7 @@ func (b *Bench) Start(script string, change ...func(*executor.Request)) (*Run, e
 	b.n++
 	run := &Run{Out: &Output{}, Err: &Output{}}
 	r := executor.Request{
-		ID: fmt.Sprintf("%s-%d", filepath.Base(b.Root), b.n), Root: b.Root,
+		ID: fmt.Sprintf("%s-%d", filepath.Base(b.Root), b.n), Root: b.Root, User: b.User,
 		Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"},
 		Network: job.NetworkNone, Stdout: run.Out, Stderr: run.Err,
 	}
@@ -329,7 +333,11 @@ func badRequests(t *testing.T, b *Bench) {
 		"env":          func(r *executor.Request) { r.Env = []string{"nothing"} },
 		"site network": func(r *executor.Request) { r.Network = job.NetworkSite },
 		"negative":     func(r *executor.Request) { r.Limits.Memory = -1 },
+		"as root":      func(r *executor.Request) { r.User = users.User{} },
 	} {
+		if name == "as root" && b.Exec.Users() == nil {
+			continue // everything runs as the runner's own user there, who is not root
+		}
 		if _, err := b.Start("exit 0", f); forgeyard.KindOf(err) != forgeyard.Invalid {
 			t.Errorf("%s gave %v", name, err)
 		}

@@ -77,7 +77,11 @@ func daemon() error {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return err
 	}
-	if err := executor.Layout(e, dir); err != nil {
+	user, err := e.Users().Lend(dir)
+	if err != nil {
+		return err
+	}
+	if err := executor.Layout(user, dir); err != nil {
 		return err
 	}
 	id := fmt.Sprintf("keep-%d-1", os.Getpid())
@@ -88,7 +92,7 @@ func daemon() error {
 	out := &lines{}
 	// One that leaves its session and its parent, and one that ignores all it can.
 	h, err := e.Start(context.Background(), executor.Request{
-		ID: id, Root: dir, Network: job.NetworkHost, Env: []string{"PATH=/usr/bin:/bin"}, Stdout: out,
+		ID: id, Root: dir, User: user, Network: job.NetworkHost, Env: []string{"PATH=/usr/bin:/bin"}, Stdout: out,
 		Argv: []string{"/bin/sh", "-c", `trap "" TERM INT HUP; (setsid sleep 1000 & echo $!); sleep 1000 & echo $!; wait`},
 	})
 	if err != nil {
@@ -278,7 +282,11 @@ func startForEver() error {
 		return err
 	}
 	dir := os.Getenv("TMPDIR")
-	if err := executor.Layout(e, dir); err != nil {
+	user, err := e.Users().Lend(dir)
+	if err != nil {
+		return err
+	}
+	if err := executor.Layout(user, dir); err != nil {
 		return err
 	}
 	o := e.Named(fmt.Sprintf("starting-%d-1", os.Getpid()))
@@ -287,7 +295,7 @@ func startForEver() error {
 	}
 	fmt.Println(strings.Join(o.Cgroups, " "))
 	for {
-		h, err := e.Start(context.Background(), executor.Request{ID: o.ID, Root: dir, Argv: []string{"/bin/true"}, Network: job.NetworkNone, Env: []string{"PATH=/usr/bin:/bin"}})
+		h, err := e.Start(context.Background(), executor.Request{ID: o.ID, Root: dir, User: user, Argv: []string{"/bin/true"}, Network: job.NetworkNone, Env: []string{"PATH=/usr/bin:/bin"}})
 		if err != nil {
 			return err
 		}

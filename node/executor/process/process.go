@@ -1,7 +1,7 @@
 // Package process runs a workload as an ordinary process of this machine: session,
 // process group and control group of its own, no inherited environment, no new
-// privileges, no core dumps, and, under a root daemon, a dedicated user that can
-// read none of the daemon's files.
+// privileges, no core dumps, and, under a root daemon, a user of its own that can
+// read none of the daemon's files, and nothing of another job's.
 //
 // It is the weaker executor and says so (decision 9): the workload sees the host's
 // files and processes, and inputs are read-only only by ownership. A spec that
@@ -11,13 +11,14 @@ package process
 
 import (
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // Config of the process executor.
 type Config struct {
-	// UID and GID run the workload when the daemon is root. Zero is 65534 (nobody);
-	// use a user that owns nothing else.
-	UID, GID int
+	// Users are those that workloads run as when the daemon is root. Nil: a pool of its own.
+	// Executors of one node share a pool, so that no two trees have one user.
+	Users *users.Pool
 	// SameUser lets a daemon that is not root run workloads as its own user, who can
 	// read the daemon's credentials. Default false: Start and Probe refuse.
 	SameUser bool
@@ -29,8 +30,5 @@ type Config struct {
 	// ScratchDir is where Probe makes its workspace. Empty: the system's.
 	ScratchDir string
 }
-
-// nobody owns nothing on a machine that follows convention.
-const nobody = 65534
 
 var _ executor.Executor = (*Executor)(nil)

@@ -16,6 +16,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/cgroup"
 	"github.com/forgeyard/forgeyard-node/node/executor/ptree"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // Executor implements executor.Executor.
@@ -27,14 +28,15 @@ type Executor struct {
 
 // New makes the executor. It starts nothing.
 func New(cfg Config) (*Executor, error) {
-	if cfg.UID == 0 {
-		cfg.UID = nobody
-	}
-	if cfg.GID == 0 {
-		cfg.GID = nobody
-	}
-	if cfg.UID < 0 || cfg.GID < 0 {
-		return nil, forgeyard.Errorf("process executor", forgeyard.Invalid, "uid %d and gid %d must not be negative", cfg.UID, cfg.GID)
+	switch {
+	case !root() || cfg.Own:
+		cfg.Users = nil
+	case cfg.Users == nil:
+		p, err := users.New(users.Config{Seat: os.Getpid()})
+		if err != nil {
+			return nil, err
+		}
+		cfg.Users = p
 	}
 	e := &Executor{cfg: cfg}
 	if cfg.NoCgroups {
@@ -63,13 +65,8 @@ func (e *Executor) Kind() job.Sandbox {
 // View implements executor.Executor: the workload sees host paths.
 func (e *Executor) View(root string) string { return root }
 
-// Owner implements executor.Executor.
-func (e *Executor) Owner() (uid, gid int) {
-	if root() && !e.cfg.Own {
-		return e.cfg.UID, e.cfg.GID
-	}
-	return -1, -1
-}
+// Users implements executor.Executor.
+func (e *Executor) Users() *users.Pool { return e.cfg.Users }
 
 // Start implements executor.Executor.
 func (e *Executor) Start(_ context.Context, r executor.Request) (executor.Handle, error) {
@@ -87,15 +84,18 @@ func (e *Executor) Start(_ context.Context, r executor.Request) (executor.Handle
 	if err != nil {
 		return nil, err
 	}
-	uid, gid := e.Owner()
+	user := users.Own
+	if e.cfg.Users != nil {
+		user = r.User
+	}
 	t, err := ptree.Start(ptree.Spec{
 		ID: r.ID, Program: prog, Argv: r.Argv, Dir: dir, Env: r.Env,
-		Stdout: r.Stdout, Stderr: r.Stderr, UID: uid, GID: gid,
+		Stdout: r.Stdout, Stderr: r.Stderr, User: user,
 		Limits: r.Limits, Cgroups: e.cg, NoNewPrivs: true,
 		OwnNetwork: r.Network == job.NetworkNone && root(),
 	})
-	if forgeyard.KindOf(err) == forgeyard.NotFound && unix.Access(dir, unix.F_OK) == nil && uid >= 0 {
-		return nil, withPathHint(err, dir, uid)
+	if forgeyard.KindOf(err) == forgeyard.NotFound && unix.Access(dir, unix.F_OK) == nil && user.Lent() {
+		return nil, withPathHint(err, dir, user)
 	}
 	if err != nil {
 		return nil, err
@@ -105,16 +105,16 @@ func (e *Executor) Start(_ context.Context, r executor.Request) (executor.Handle
 
 // withPathHint tells a program that is missing from one that the dedicated user
 // cannot reach, which is the machine's fault and not the workload's.
-func withPathHint(err error, dir string, uid int) error {
+func withPathHint(err error, dir string, u users.User) error {
 	if !errors.Is(err, os.ErrPermission) {
 		return err
 	}
 	for p := dir; ; p = filepath.Dir(p) {
 		st, serr := os.Stat(p)
 		if serr == nil && st.Mode().Perm()&0o001 == 0 {
-			if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != uid {
+			if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != u.UID && (int(sys.Gid) != u.GID || st.Mode().Perm()&0o010 == 0) {
 				return forgeyard.E("execute", forgeyard.Unavailable, err).
-					WithHint("user %d cannot pass through %s: chmod o+x it, or move the workspaces", uid, p)
+					WithHint("user %d cannot pass through %s: chmod o+x it, or move the workspaces", u.UID, p)
 			}
 		}
 		if p == filepath.Dir(p) {
@@ -132,6 +132,8 @@ func (e *Executor) canEnforce(r executor.Request) error {
 			WithHint("run the daemon as root, or allow same_user and accept that jobs can read its credentials")
 	}
 	switch {
+	case e.cfg.Users != nil && !r.User.Lent():
+		return refuse("user %s is not one that work may run as", r.User)
 	case r.Network == job.NetworkSite:
 		return refuse("network %q cannot be enforced here", r.Network)
 	case r.Network != job.NetworkHost && !root():

@@ -8,6 +8,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // Executor cannot be made on this platform.
@@ -26,8 +27,8 @@ func (*Executor) Kind() job.Sandbox { return job.SandboxProcess }
 // View implements executor.Executor.
 func (*Executor) View(root string) string { return root }
 
-// Owner implements executor.Executor.
-func (*Executor) Owner() (uid, gid int) { return -1, -1 }
+// Users implements executor.Executor.
+func (*Executor) Users() *users.Pool { return nil }
 
 // Probe implements executor.Executor.
 func (*Executor) Probe(context.Context) (job.SandboxCapability, error) {

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -42,7 +43,7 @@ func TestDedicatedUser(t *testing.T) {
 	}
 	r := b.MustStart("id -u; id -G; cat " + secret + "; grep NoNewPrivs /proc/self/status; ulimit -c")
 	b.Finish(r)
-	if got := r.Out.String(); got != "65534\n65534\nNoNewPrivs:\t1\n0\n" {
+	if got, want := r.Out.String(), fmt.Sprintf("%d\n%d\nNoNewPrivs:\t1\n0\n", b.User.UID, b.User.GID); got != want || !b.User.Lent() {
 		t.Errorf("%q %q", got, r.Err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/cgroup"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // drainGrace is how long Kill waits for the writers to take what the dead tree
@@ -36,8 +37,7 @@ type Spec struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Extra   []*os.File // descriptors 3, 4, … of the program; Start closes them
-	UID     int        // -1: the runner's own
-	GID     int
+	User    users.User
 	Limits  executor.Limits
 	Cgroups *cgroup.Hierarchy // nil: none
 	// NoNewPrivs keeps set-uid programs from giving anything.
@@ -194,8 +194,8 @@ func (t *Tree) startHere(s Spec, io []*os.File) (*os.Process, error) {
 	}
 	attr := &os.ProcAttr{Dir: s.Dir, Env: s.Env, Files: append(io, s.Extra...)}
 	attr.Sys = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if s.UID >= 0 {
-		attr.Sys.Credential = &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID)}
+	if s.User.Lent() {
+		attr.Sys.Credential = &syscall.Credential{Uid: uint32(s.User.UID), Gid: uint32(s.User.GID)}
 	}
 	if t.group == nil {
 		attr.Env = append(attr.Env[:len(attr.Env):len(attr.Env)], markOf(s.ID))

@@ -11,8 +11,8 @@
 //	/work/restore read-only     /work/bin    read-only, the job helper
 //	/work/devices/<as>          /tmp         writable, counts to the workspace
 //
-// A root daemon starts it as a dedicated user, so that what leaks out of the
-// sandbox is still nobody. The workspace is then handed over through a mount
+// A root daemon starts it as a user that nothing else runs as, so that what leaks out of the
+// sandbox is still nobody, and no other job either. The workspace is then handed over through a mount
 // namespace of the start alone, so that user needs no way through the daemon's
 // folders. Limits come from control groups. A daemon that is not root works where the
 // machine lets users make namespaces.
@@ -21,14 +21,16 @@ package sandbox
 import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // Config of the sandbox.
 type Config struct {
 	// Bwrap is the path of bubblewrap. Empty: looked for in /usr/bin, /usr/local/bin, /bin.
 	Bwrap string
-	// UID and GID run the workload under a root daemon. Zero is 65534 (nobody).
-	UID, GID int
+	// Users are those that workloads run as under a root daemon. Nil: a pool of its own.
+	// Executors of one node share a pool, so that no two trees have one user.
+	Users *users.Pool
 	// ReadOnly are more host paths to show, such as a toolchain outside /usr. A wrong
 	// one shows host files to every workload. Default none.
 	ReadOnly []executor.Bind
@@ -45,7 +47,6 @@ const (
 	// innerID is the user inside; a plain user number, because programs treat 0 and
 	// 65534 specially.
 	innerID = 1000
-	nobody  = 65534
 )
 
 var _ executor.Executor = (*Executor)(nil)

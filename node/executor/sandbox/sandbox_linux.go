@@ -20,6 +20,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/cgroup"
 	"github.com/forgeyard/forgeyard-node/node/executor/ptree"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // Executor implements executor.Executor.
@@ -34,11 +35,15 @@ type Executor struct {
 
 // New finds bubblewrap. It starts no workload. Unavailable: there is none.
 func New(cfg Config) (*Executor, error) {
-	if cfg.UID == 0 {
-		cfg.UID = nobody
-	}
-	if cfg.GID == 0 {
-		cfg.GID = nobody
+	switch {
+	case !root():
+		cfg.Users = nil
+	case cfg.Users == nil:
+		p, err := users.New(users.Config{Seat: os.Getpid()})
+		if err != nil {
+			return nil, err
+		}
+		cfg.Users = p
 	}
 	e := &Executor{cfg: cfg}
 	if err := e.findBwrap(); err != nil {
@@ -86,17 +91,15 @@ func (e *Executor) findBwrap() error {
 
 func root() bool { return os.Geteuid() == 0 }
 
-// Owner implements executor.Executor.
-func (e *Executor) Owner() (uid, gid int) {
-	if root() {
-		return e.cfg.UID, e.cfg.GID
-	}
-	return -1, -1
-}
+// Users implements executor.Executor.
+func (e *Executor) Users() *users.Pool { return e.cfg.Users }
 
 func (e *Executor) canEnforce(r executor.Request) error {
 	refuse := func(format string, args ...any) error {
 		return forgeyard.Errorf("sandbox", forgeyard.Invalid, format, args...)
+	}
+	if e.cfg.Users != nil && !r.User.Lent() {
+		return refuse("user %s is not one that work may run as", r.User)
 	}
 	switch r.Network {
 	case job.NetworkNone, "":
@@ -139,10 +142,13 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 	ms := e.mounts(r)
 	st := newStage(ms)
 	errTap := &tap{next: r.Stderr}
-	uid, gid := e.Owner()
+	user := users.Own
+	if e.cfg.Users != nil {
+		user = r.User
+	}
 	spec := ptree.Spec{
 		ID: r.ID, Program: e.bwrap, Env: r.Env, Dir: "/", Stdout: r.Stdout, Stderr: errTap,
-		Extra: append(data, statusW), UID: uid, GID: gid, Limits: r.Limits, Cgroups: e.cg,
+		Extra: append(data, statusW), User: user, Limits: r.Limits, Cgroups: e.cg,
 	}
 	if root() {
 		spec.Prepare, spec.NoNewPrivs = st.mountAll, true

@@ -8,6 +8,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // Executor cannot be made on this platform.
@@ -20,8 +21,8 @@ func errPlatform() error {
 	return forgeyard.Errorf("sandbox", forgeyard.Unavailable, "there is none for this platform: it needs Linux namespaces")
 }
 
-// Owner implements executor.Executor.
-func (*Executor) Owner() (uid, gid int) { return -1, -1 }
+// Users implements executor.Executor.
+func (*Executor) Users() *users.Pool { return nil }
 
 // Probe implements executor.Executor.
 func (*Executor) Probe(context.Context) (job.SandboxCapability, error) {

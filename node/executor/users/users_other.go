@@ -1,0 +1,8 @@
+//go:build !linux
+
+package users
+
+// busyUsers: no workload runs on this platform, so no user is taken by one.
+func busyUsers() (map[int]bool, error) { return nil, nil }
+
+func mappedUsers() func(first, count int) bool { return func(int, int) bool { return true } }
