@@ -163,6 +163,27 @@ type BlockReader interface {
 	ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte, check bool) ([]byte, error)
 }
 
+// Small is an object of at most BlockSize bytes among others that are put together. Digest
+// and Bytes are the caller's, Ref and Err the answer.
+type Small struct {
+	Digest forgeyard.Digest // what the bytes are expected to be; zero: whatever they are
+	Bytes  []byte           // only read
+	Ref    Ref
+	Err    error
+}
+
+// Many is a Store that looks at many objects, or takes many small ones, at once. One by one
+// each pays for a look of its own, and for its own part in a commit.
+type Many interface {
+	// Lacks gives the positions of those refs whose blobs are not here, as Has would say,
+	// in their order.
+	Lacks(ctx context.Context, refs []Ref) []int
+	// PutMany is Put of each object, with as few commits as there can be. Wrong bytes are
+	// the fault of their own object and cost the others nothing. Of the options Class and
+	// Owner count.
+	PutMany(ctx context.Context, objects []Small, o PutOptions)
+}
+
 // Exchange brings content from elsewhere into the local store.
 type Exchange interface {
 	// Fetch returns when the blob is complete in the local store, verified. It tries

@@ -31,6 +31,7 @@ func Run(t *testing.T, open func(t *testing.T) cas.Store) {
 		{"PutAndReadBack", putAndReadBack},
 		{"EmptyObject", emptyObject},
 		{"PutTwiceCostsNothing", putTwice},
+		{"ManyAtOnce", manyAtOnce},
 		{"C01/WrongBytesLeaveNothing", wrongBytes},
 		{"FailingReaderLeavesNothing", failingReader},
 		{"TooLargeIsRefused", tooLarge},

@@ -25,6 +25,8 @@ type file struct {
 
 	placed string // path it was renamed to by this commit
 	skip   bool   // another commit was first
+	here   bool   // as the commit begins the blob is here
+	absent bool   // as the commit begins the index has no row of it
 }
 
 // proof is a manifest whose blocks and whole were both hashed.
@@ -55,14 +57,16 @@ func (s *Store) commitLoop() {
 	defer close(s.committed)
 	for j := range s.jobs {
 		batch := []*job{j}
+		files := len(j.files)
 	gather:
-		for len(batch) < maxBatch {
+		for files < maxBatch {
 			select {
 			case more, ok := <-s.jobs:
 				if !ok {
 					break gather
 				}
 				batch = append(batch, more)
+				files += len(more.files)
 			default:
 				break gather
 			}
@@ -82,6 +86,10 @@ func (s *Store) commitBatch(batch []*job) {
 	}
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
+	if err := s.lookUp(batch); err != nil {
+		s.undo(batch, err)
+		return
+	}
 	dirs := map[string]struct{}{}
 	seen := map[forgeyard.Digest]uint64{}
 	for _, j := range batch {
@@ -101,6 +109,9 @@ func (s *Store) commitBatch(batch []*job) {
 	if !s.cfg.NoSync {
 		s.noteSynced(batch)
 	}
+	if !slices.ContainsFunc(batch, (*job).news) {
+		return
+	}
 	err := s.write(anyDurable(batch), func(u *update) error {
 		for _, j := range batch {
 			if j.err != nil {
@@ -118,16 +129,40 @@ func (s *Store) commitBatch(batch []*job) {
 	}
 }
 
+// news reports whether the index has something to learn from a job.
+func (j *job) news() bool {
+	return j.err == nil && (len(j.proved) > 0 || !j.partial.IsZero() || !j.sha.IsZero() ||
+		slices.ContainsFunc(j.files, func(f file) bool { return !f.skip }))
+}
+
 // anyDurable reports whether somebody waits for a sync; the others share it.
 func anyDurable(batch []*job) bool {
 	return slices.ContainsFunc(batch, func(j *job) bool { return j.class == cas.Durable })
+}
+
+// lookUp finds out which of the files that have bytes to store are here already. What has
+// no row now has none until the commit writes it: rows are made under commitMu alone.
+func (s *Store) lookUp(batch []*job) error {
+	var fs []*file
+	var ds []forgeyard.Digest
+	for _, j := range batch {
+		for i := range j.files {
+			if f := &j.files[i]; f.tmp != "" || f.inline != nil {
+				fs, ds = append(fs, f), append(ds, f.digest)
+			}
+		}
+	}
+	return s.records(ds, func(i int, r record, ok bool) {
+		fs[i].absent = !ok
+		fs[i].here = ok && s.has(ds[i], r)
+	})
 }
 
 // place renames the job's files. seen has the digests that this batch brought.
 func (s *Store) place(j *job, seen map[forgeyard.Digest]uint64, dirs map[string]struct{}) error {
 	for i := range j.files {
 		f := &j.files[i]
-		if _, twice := seen[f.digest]; twice || ((f.tmp != "" || f.inline != nil) && s.present(f.digest)) {
+		if _, twice := seen[f.digest]; twice || f.here {
 			f.skip = true
 			continue
 		}
@@ -245,7 +280,11 @@ func (s *Store) noteSynced(batch []*job) {
 func (s *Store) index(u *update, j *job) error {
 	now := s.cfg.Clock.Wall()
 	for i, f := range j.files {
-		r, ok := u.record(f.digest)
+		var r record
+		ok := false
+		if !f.absent || f.skip {
+			r, ok = u.record(f.digest)
+		}
 		if f.skip {
 			if !ok {
 				return fmt.Errorf("%s went away while it was stored again", f.digest)

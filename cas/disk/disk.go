@@ -52,6 +52,7 @@ var (
 	_ cas.Store       = (*Store)(nil)
 	_ cas.BlockReader = (*Store)(nil)
 	_ cas.Holder      = (*Store)(nil)
+	_ cas.Many        = (*Store)(nil)
 )
 
 // Config says where a store is and what it may use.

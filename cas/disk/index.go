@@ -398,6 +398,22 @@ func (s *Store) record(d forgeyard.Digest) (record, bool) {
 	return decodeRecord(v)
 }
 
+// records looks up many records at once. The order is not that of the digests.
+func (s *Store) records(ds []forgeyard.Digest, f func(i int, r record, ok bool)) error {
+	keys := make([][]byte, len(ds))
+	for i := range ds {
+		keys[i] = rowKey(tObjects, ds[i][:])
+	}
+	return s.idx.Look(keys, func(i int, v []byte) {
+		if v == nil {
+			f(i, record{}, false)
+			return
+		}
+		r, ok := decodeRecord(v)
+		f(i, r, ok)
+	})
+}
+
 func (s *Store) wholeOf(manifest forgeyard.Digest) (whole forgeyard.Digest, ok bool) {
 	v, ok := s.row(tManifests, manifest[:])
 	copy(whole[:], v)

@@ -3,9 +3,13 @@ package disk
 import "time"
 
 const (
-	// maxBatch bounds how many puts share one index commit; more would only make
+	// maxBatch bounds how many objects share one index commit; more would only make
 	// the first of them wait longer.
 	maxBatch = 256
+
+	// manyBytes bounds the objects of one commit among many that are put together: a quarter
+	// of what the index holds in memory before it writes a table.
+	manyBytes = 1 << 20
 
 	// syncAllFrom is from how many files on one sync of the whole filesystem is used in
 	// place of one each. Measured on ext4: 12,800 small files took 42 s one by one.

@@ -115,6 +115,51 @@ func TestOnTheRealStore(t *testing.T) {
 	}
 }
 
+// C02 for many small files at once, which go to the store together: of two holders one
+// has some wrong bytes. It is named, its right ones count, and all files come.
+func TestC02WrongOnesAmongMany(t *testing.T) {
+	bad, good := newNode(t), newNode(t)
+	x, st, h := diskNode(t, t.TempDir())
+	var entries []cas.Entry
+	for i := range 3000 {
+		b := noise(uint64(i), 100+i)
+		ref := bad.store.put(t, b)
+		good.store.put(t, b)
+		bad.store.corrupt[ref.Digest] = i%500 == 7
+		entries = append(entries, file(nameOf(i), ref))
+	}
+	root, _ := bad.store.tree(t, entries...)
+	good.store.tree(t, entries...)
+	if err := h.Connect(t.Context(), libpeer.AddrInfo{ID: bad.host.ID(), Addrs: bad.host.Addrs()}); err != nil {
+		t.Fatal(err)
+	}
+	err := x.FetchTree(t.Context(), root.Digest, []string{bad.name()})
+	isKind(t, err, forgeyard.Corrupt, bad.name())
+	here := 0
+	for _, e := range entries {
+		if st.Has(t.Context(), e.Digest) {
+			here++
+		}
+	}
+	if here == 0 || here > len(entries)-6 {
+		t.Fatalf("%d files were kept", here)
+	}
+	if err := h.Connect(t.Context(), libpeer.AddrInfo{ID: good.host.ID(), Addrs: good.host.Addrs()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.FetchTree(t.Context(), root.Digest, []string{bad.name(), good.name()}); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !st.Has(t.Context(), e.Digest) {
+			t.Fatalf("%s is not here", e.Name)
+		}
+	}
+	if s := x.Stats(); s.BadPeers != 1 {
+		t.Fatalf("%+v", s)
+	}
+}
+
 // rot overwrites the middle of a file that is read-only.
 func rot(t *testing.T, path string) {
 	t.Helper()

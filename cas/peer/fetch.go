@@ -107,15 +107,30 @@ func (s *session) blob(ref cas.Ref) error {
 }
 
 // small brings blobs of one block each.
-func (s *session) small(wants []want) error {
-	return s.fetch(s.ctx, wants, func(ctx context.Context, i int, b []byte) error {
-		return s.put(ctx, wants[i].digest, b)
-	})
-}
+func (s *session) small(wants []want) error { return s.fetch(s.ctx, wants, s.keep(wants)) }
 
-func (s *session) put(ctx context.Context, d forgeyard.Digest, b []byte) error {
-	_, err := s.x.cfg.Store.Put(ctx, bytes.NewReader(b), cas.PutOptions{Class: s.class, Expect: d, Size: int64(len(b))})
-	return err
+// keep stores blobs of one block each under their names, many at once where the store can.
+func (s *session) keep(wants []want) deliver {
+	o := cas.PutOptions{Class: s.class}
+	many, ok := s.x.cfg.Store.(cas.Many)
+	if !ok {
+		return oneByOne(func(ctx context.Context, i int, b []byte) error {
+			o := o
+			o.Expect, o.Size = wants[i].digest, int64(len(b))
+			_, err := s.x.cfg.Store.Put(ctx, bytes.NewReader(b), o)
+			return err
+		})
+	}
+	return func(ctx context.Context, all []came) {
+		objects := make([]cas.Small, len(all))
+		for k, c := range all {
+			objects[k] = cas.Small{Digest: wants[c.i].digest, Bytes: c.b}
+		}
+		many.PutMany(ctx, objects, o)
+		for k := range all {
+			all[k].err = objects[k].Err
+		}
+	}
 }
 
 // large brings a blob by its manifest, going on where an earlier try ended.
@@ -154,13 +169,13 @@ func (s *session) manifest(ref cas.Ref) (cas.Manifest, error) {
 	enc, err := s.x.cfg.Store.Block(s.ctx, ref.Manifest)
 	if err != nil {
 		wants := []want{{digest: ref.Manifest, size: cas.BlockSize, priority: bulk.Structure}}
-		err = s.fetch(s.ctx, wants, func(_ context.Context, _ int, b []byte) error {
+		err = s.fetch(s.ctx, wants, oneByOne(func(_ context.Context, _ int, b []byte) error {
 			if cas.Sum(b) != ref.Manifest {
 				return forgeyard.Errorf(s.op, forgeyard.Corrupt, "other bytes came than the manifest %s", ref.Manifest.Short())
 			}
 			enc = bytes.Clone(b)
 			return nil
-		})
+		}))
 		if err != nil {
 			return cas.Manifest{}, err
 		}
@@ -186,14 +201,14 @@ func (s *session) fill(id forgeyard.Digest, m cas.Manifest, part cas.Partial) er
 		}
 		at[b.Digest] = append(at[b.Digest], i)
 	}
-	return s.fetch(s.ctx, wants, func(_ context.Context, i int, b []byte) error {
+	return s.fetch(s.ctx, wants, oneByOne(func(_ context.Context, i int, b []byte) error {
 		for _, k := range at[wants[i].digest] {
 			if err := part.PutBlock(k, b); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
+	}))
 }
 
 // anyBlob brings a blob of unknown size: whoever has it says which manifest it has.

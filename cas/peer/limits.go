@@ -72,9 +72,9 @@ const (
 	// enough for its group commit, few enough to bound memory.
 	storeWorkers = 16
 
-	// smallWorkers is the same where all blocks are small, and the time of a commit is
-	// what counts: it is shared by as many as the store commits at once.
-	smallWorkers = 256
+	// packWorkers is the same where all blocks are small and go to the store many at once: one
+	// waits for its commit, one is hashed, one gathers.
+	packWorkers = 3
 
 	// smallWant is up to which size a block is small.
 	smallWant = 16 << 10
@@ -84,8 +84,9 @@ const (
 	// the same moment and do not know of each other yet.
 	firstBytes = 2 << 20
 
-	// treeChunk is how many small files of a tree are one pull.
-	treeChunk = 4096
+	// treeChunk is how many small files of a tree are one pull: some 10 MB of memory. At
+	// the end of each a line runs empty.
+	treeChunk = 32 << 10
 
 	// largeAtOnce is how many large files of a tree arrive at once. They share each
 	// link's window, so more would only fragment the disk.

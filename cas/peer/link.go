@@ -296,15 +296,15 @@ func (l *link) remember(d forgeyard.Digest) {
 	l.next = (l.next + 1) % recentDigests
 }
 
-// release gives back the room of one want whose answer is stored or refused.
-func (l *link) release(size int64) {
+// release gives back the room of wants whose answers are stored or refused.
+func (l *link) release(n int, size int64) {
 	l.mu.Lock()
-	l.used--
+	l.used -= n
 	l.bytes -= size
 	close(l.changed)
 	l.changed = make(chan struct{})
 	l.mu.Unlock()
-	l.x.stats.outstanding.Add(-1)
+	l.x.stats.outstanding.Add(-int64(n))
 }
 
 // drop takes back all that a lane still has in flight, answered or not.

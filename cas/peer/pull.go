@@ -19,7 +19,7 @@ type pull struct {
 	s       *session
 	wants   []want
 	index   map[forgeyard.Digest]int
-	deliver func(ctx context.Context, i int, b []byte) error // stores want i; called from several goroutines
+	deliver deliver
 	workers chan struct{}
 	wg      sync.WaitGroup // lanes and deliveries
 
@@ -27,9 +27,29 @@ type pull struct {
 	flights []uint8 // per want: lanes that have it in flight
 	owner   []*lane // per want: the last lane that took it
 	done    []bool
+	undone  int // no want before this one is missing
 	left    int
 	err     error // ends the pull: the store failed
 	lanes   map[*holder]*lane
+}
+
+// deliver keeps what came and sets the error of each; called from several goroutines.
+type deliver func(ctx context.Context, came []came)
+
+// came is a want whose bytes came.
+type came struct {
+	i   int
+	b   []byte
+	err error
+}
+
+// oneByOne delivers each by itself.
+func oneByOne(f func(ctx context.Context, i int, b []byte) error) deliver {
+	return func(ctx context.Context, all []came) {
+		for k := range all {
+			all[k].err = f(ctx, all[k].i, all[k].b)
+		}
+	}
 }
 
 // lane is one holder's share of a pull. Only its goroutine touches it, but for
@@ -46,7 +66,8 @@ type lane struct {
 	idle  forgeyard.Instant // since when there was nothing for it to ask; zero: there is
 	came  int64             // bytes of blocks that arrived
 
-	flying int64 // bytes in flight
+	flying int64     // bytes in flight
+	held   []landing // small blocks that came, until a worker is free
 
 	doubted map[int]bool     // wants of which other bytes came, and which are to be read with care; guarded by session.mu
 	refused map[int]bool     // wants this holder does not have; guarded by session.mu
@@ -74,6 +95,12 @@ func (a *lane) accuse(l lie) {
 	}
 }
 
+// landing is an answer to a want that was in flight.
+type landing struct {
+	flying
+	arrival
+}
+
 type flying struct {
 	i    int
 	size int64
@@ -82,18 +109,18 @@ type flying struct {
 
 // fetch brings every want, or says why not. Each want is delivered once, verified
 // by its digest. The digests must differ from each other.
-func (s *session) fetch(ctx context.Context, wants []want, deliver func(ctx context.Context, i int, b []byte) error) error {
+func (s *session) fetch(ctx context.Context, wants []want, d deliver) error {
 	if len(wants) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	p := &pull{
-		s: s, wants: wants, deliver: deliver, left: len(wants),
+		s: s, wants: wants, deliver: d, left: len(wants),
 		index: make(map[forgeyard.Digest]int, len(wants)), pending: make([]int, len(wants)),
 		flights: make([]uint8, len(wants)), owner: make([]*lane, len(wants)), done: make([]bool, len(wants)),
 		lanes: map[*holder]*lane{},
 	}
-	workers := smallWorkers
+	workers := packWorkers
 	for i, w := range wants {
 		p.index[w.digest], p.pending[i] = i, i
 		if w.size > smallWant {
@@ -155,7 +182,10 @@ func (x *Exchange) hedgeAfter() time.Duration { return x.cfg.WantTimeout / hedge
 // missing samples what is not done.
 func (p *pull) missing(n int) []forgeyard.Digest {
 	var out []forgeyard.Digest
-	for i := range p.wants {
+	for p.undone < len(p.wants) && p.done[p.undone] {
+		p.undone++
+	}
+	for i := p.undone; i < len(p.wants); i++ {
 		if !p.done[i] {
 			if out = append(out, p.wants[i].digest); len(out) == n {
 				break
@@ -176,6 +206,7 @@ func (p *pull) start(ctx context.Context, h *holder) {
 	go func() {
 		defer p.wg.Done()
 		kind, why := a.run(ctx)
+		a.storeRest(ctx)
 		a.giveBack()
 		if why != "" {
 			p.s.lose(h, kind, why)
@@ -204,7 +235,9 @@ func (a *lane) run(ctx context.Context) (forgeyard.Kind, string) {
 		case d := <-a.lied:
 			return forgeyard.Corrupt, a.liar(d)
 		case r := <-a.arrivals:
-			a.take(ctx, r)
+			a.takeAll(ctx, r)
+		case a.worker() <- struct{}{}:
+			a.storeHeld(ctx)
 		case <-changed.session:
 		case <-changed.link:
 		case <-check:
@@ -456,26 +489,67 @@ func (a *lane) giveBack() {
 	a.inflight = nil
 }
 
-// take handles one answer: a block goes to the store in a goroutine of its own,
-// and its room is given back only then.
+// takeAll handles an answer and those that came with it.
+func (a *lane) takeAll(ctx context.Context, r arrival) {
+	for {
+		a.take(ctx, r)
+		select {
+		case r = <-a.arrivals:
+		default:
+			return
+		}
+	}
+}
+
+// take handles one answer. A block goes to the store in a goroutine of its own, small ones
+// with all that came until one is free. Their room is given back only then.
 func (a *lane) take(ctx context.Context, r arrival) {
 	f := a.inflight[r.digest]
 	delete(a.inflight, r.digest)
 	a.flying -= f.size
 	a.came += int64(len(r.data))
-	if r.data == nil {
+	switch {
+	case r.data == nil:
 		a.p.refuse(a, f.i, r.late)
-		a.h.link.release(f.size)
-		return
+		a.h.link.release(1, f.size)
+	case f.size <= smallWant:
+		a.held = append(a.held, landing{f, r})
+	default:
+		a.p.workers <- struct{}{}
+		a.p.begin(ctx, a, []landing{{f, r}})
 	}
-	p := a.p
-	p.workers <- struct{}{}
+}
+
+// worker is where a lane gets one, if it has something for it.
+func (a *lane) worker() chan<- struct{} {
+	if len(a.held) == 0 {
+		return nil
+	}
+	return a.p.workers
+}
+
+// storeHeld hands what the lane holds to the worker that it just got.
+func (a *lane) storeHeld(ctx context.Context) {
+	all := a.held
+	a.held = nil
+	a.p.begin(ctx, a, all)
+}
+
+// storeRest keeps what came before the lane ended.
+func (a *lane) storeRest(ctx context.Context) {
+	if len(a.held) > 0 {
+		a.p.workers <- struct{}{}
+		a.storeHeld(ctx)
+	}
+}
+
+// begin starts a worker, whose place is taken.
+func (p *pull) begin(ctx context.Context, a *lane, all []landing) {
 	p.wg.Add(1)
 	go func() {
 		defer p.wg.Done()
 		defer func() { <-p.workers }()
-		defer a.h.link.release(f.size)
-		p.store(ctx, a, f.i, r)
+		p.store(ctx, a, all)
 	}()
 }
 
@@ -500,47 +574,73 @@ func (p *pull) refuse(a *lane, i int, late bool) {
 	p.s.wake()
 }
 
-// store delivers a block unless another lane was first, and offers it to peers.
-func (p *pull) store(ctx context.Context, a *lane, i int, r arrival) {
-	s, b := p.s, r.data
-	if r.free != nil {
-		defer r.free()
+// store delivers blocks unless another lane was first, and offers them to peers.
+func (p *pull) store(ctx context.Context, a *lane, all []landing) {
+	s := p.s
+	fresh := p.fresh(all)
+	if len(fresh) > 0 {
+		p.deliver(ctx, fresh)
+	}
+	wrong := make([]bool, len(fresh))
+	for k, c := range fresh {
+		wrong[k] = forgeyard.KindOf(c.err) == forgeyard.Corrupt && cas.Sum(c.b) != p.wants[c.i].digest
 	}
 	s.mu.Lock()
-	first := !p.done[i] && p.err == nil
-	p.done[i] = p.done[i] || first // so that a second copy is not stored too
+	for k, c := range fresh {
+		p.settle(ctx, a, c, wrong[k])
+	}
+	var size int64
+	for _, r := range all {
+		p.landed(r.i)
+		size += r.size
+	}
+	s.wake()
 	s.mu.Unlock()
-	var err error
-	if first {
-		err = p.deliver(ctx, i, b)
-	} else {
-		s.x.stats.duplicates.Add(1)
-	}
-	wrong := first && forgeyard.KindOf(err) == forgeyard.Corrupt && cas.Sum(b) != r.digest
-	s.mu.Lock()
-	if wrong {
-		p.done[i] = false // it is asked for elsewhere, or there again
-		if !a.h.link.overBulk.Load() || !a.doubt(i) {
-			a.accuse(lie{r.digest, "sent other bytes than were asked for"})
+	p.announce(fresh)
+	for _, r := range all {
+		if r.free != nil {
+			r.free()
 		}
 	}
-	if first && err != nil && !wrong && p.err == nil && ctx.Err() == nil {
-		p.err = forgeyard.E(s.op, forgeyard.Other, err)
+	a.h.link.release(len(all), size)
+}
+
+// fresh takes those that no other lane brought, and marks them so that a second copy is
+// not stored too.
+func (p *pull) fresh(all []landing) []came {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	out := make([]came, 0, len(all))
+	for _, r := range all {
+		if p.done[r.i] || p.err != nil {
+			p.s.x.stats.duplicates.Add(1)
+			continue
+		}
+		p.done[r.i] = true
+		out = append(out, came{i: r.i, b: r.data})
 	}
-	if first && err == nil {
+	return out
+}
+
+// settle counts what was delivered. The caller holds session.mu.
+func (p *pull) settle(ctx context.Context, a *lane, c came, wrong bool) {
+	switch {
+	case wrong:
+		p.done[c.i] = false // it is asked for elsewhere, or there again
+		p.undone = min(p.undone, c.i)
+		if !a.h.link.overBulk.Load() || !a.doubt(c.i) {
+			a.accuse(lie{p.wants[c.i].digest, "sent other bytes than were asked for"})
+		}
+	case c.err != nil && p.err == nil && ctx.Err() == nil:
+		p.err = forgeyard.E(p.s.op, forgeyard.Other, c.err)
+	case c.err == nil:
 		p.left--
-		s.bytes += int64(len(b))
+		p.s.bytes += int64(len(c.b))
 		for _, l := range p.lanes {
-			if l.refused[i] {
+			if l.refused[c.i] {
 				l.open--
 			}
 		}
-	}
-	p.landed(i)
-	s.wake()
-	s.mu.Unlock()
-	if first && err == nil {
-		s.x.announce(r.digest, b)
 	}
 }
 
@@ -556,14 +656,24 @@ func (a *lane) doubt(i int) bool {
 	return true
 }
 
-// announce offers a block that was just stored to peers who asked for it before.
-func (x *Exchange) announce(d forgeyard.Digest, b []byte) {
-	x.bulk.Parking.Arrived(d)
-	blk, err := blocks.NewBlockWithCid(b, toCID(d))
-	if err == nil {
-		err = x.server.NotifyNewBlocks(x.ctx, blk)
+// announce offers what was just stored to peers who asked for it before.
+func (p *pull) announce(all []came) {
+	x := p.s.x
+	stored := make([]blocks.Block, 0, len(all))
+	for _, c := range all {
+		if c.err != nil {
+			continue
+		}
+		d := p.wants[c.i].digest
+		x.bulk.Parking.Arrived(d)
+		b, err := blocks.NewBlockWithCid(c.b, toCID(d))
+		if err != nil {
+			x.cfg.Log.Debug("a block could not be announced", "digest", d, "err", err)
+			continue
+		}
+		stored = append(stored, b)
 	}
-	if err != nil {
-		x.cfg.Log.Debug("a block could not be announced", "digest", d, "err", err)
+	if err := x.server.NotifyNewBlocks(x.ctx, stored...); err != nil {
+		x.cfg.Log.Debug("blocks could not be announced", "count", len(stored), "err", err)
 	}
 }

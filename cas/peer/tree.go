@@ -1,8 +1,10 @@
 package peer
 
 import (
+	"bytes"
 	"context"
 	"io"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -161,16 +163,20 @@ func (w *walk) tree(d forgeyard.Digest) (cas.Tree, error) {
 func (w *walk) bring(refs []cas.Ref) error {
 	var small []want
 	var large []cas.Ref
-	for _, r := range refs {
+	lacks := w.lacks(refs)
+	for i, r := range refs {
 		switch {
-		case r.Digest == cas.Empty() || w.s.x.cfg.Store.Has(w.s.ctx, r.Digest):
-			w.arrived(r.Size)
+		case !lacks[i]:
+			w.arrived(1, r.Size)
 		case r.Size <= cas.BlockSize:
 			small = append(small, want{digest: r.Digest, size: r.Size})
 		default:
 			large = append(large, r)
 		}
 	}
+	// In the order in which both stores have their rows: what is asked for in a row lies side
+	// by side where it is read, and again where it is written.
+	slices.SortFunc(small, func(a, b want) int { return bytes.Compare(a.digest[:], b.digest[:]) })
 	for len(small) > 0 {
 		n := min(len(small), treeChunk)
 		if err := w.bringSmall(small[:n]); err != nil {
@@ -186,20 +192,39 @@ func (w *walk) bring(refs []cas.Ref) error {
 				w.s.cancel() // what the others verified stays
 				return err
 			}
-			w.arrived(r.Size)
+			w.arrived(1, r.Size)
 			return nil
 		})
 	}
 	return g.Wait()
 }
 
-func (w *walk) bringSmall(wants []want) error {
-	return w.s.fetch(w.s.ctx, wants, func(ctx context.Context, i int, b []byte) error {
-		if err := w.s.put(ctx, wants[i].digest, b); err != nil {
-			return err
+// lacks tells of each blob whether it is not here.
+func (w *walk) lacks(refs []cas.Ref) []bool {
+	out := make([]bool, len(refs))
+	if many, ok := w.s.x.cfg.Store.(cas.Many); ok {
+		for _, i := range many.Lacks(w.s.ctx, refs) {
+			out[i] = true
 		}
-		w.arrived(wants[i].size)
-		return nil
+		return out
+	}
+	for i, r := range refs {
+		out[i] = r.Digest != cas.Empty() && !w.s.x.cfg.Store.Has(w.s.ctx, r.Digest)
+	}
+	return out
+}
+
+func (w *walk) bringSmall(wants []want) error {
+	keep := w.s.keep(wants)
+	return w.s.fetch(w.s.ctx, wants, func(ctx context.Context, all []came) {
+		keep(ctx, all)
+		n, size := 0, int64(0)
+		for _, c := range all {
+			if c.err == nil {
+				n, size = n+1, size+wants[c.i].size
+			}
+		}
+		w.arrived(n, size)
 	})
 }
 
@@ -215,10 +240,10 @@ func (w *walk) found(size int64) error {
 	return nil
 }
 
-func (w *walk) arrived(size int64) {
+func (w *walk) arrived(n int, size int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.now.Objects++
+	w.now.Objects += int64(n)
 	w.now.Bytes += size
 	if w.tell != nil {
 		w.tell(w.now)

@@ -137,13 +137,7 @@ func (b *bench) carry(ctx context.Context, kind string, size int64, files int) (
 
 // contentSuite measures content between real processes.
 func (b *bench) contentSuite(ctx context.Context) error {
-	if err := b.oneBlob(ctx); err != nil {
-		return err
-	}
-	if err := b.smallFiles(ctx); err != nil {
-		return err
-	}
-	return b.swarms(ctx)
+	return b.parts(ctx, part{"blob", b.oneBlob}, part{"small", b.smallFiles}, part{"swarm", b.swarms})
 }
 
 func inRatio(v float64) string { return fmt.Sprintf("%.2fx", v) }

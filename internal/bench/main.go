@@ -35,6 +35,7 @@ func main() {
 	rounds := flag.Int("rounds", 5, "leaders killed")
 	objects := flag.Int("objects", 10_000_000, "objects of the large store")
 	jobs := flag.Int("jobs", 40, "jobs submitted")
+	part := flag.String("part", "", "the one part of a suite that is measured (all of them when empty)")
 	keep := flag.Bool("keep-logs", false, "keep the folder with the daemons' logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -62,7 +63,7 @@ func main() {
 		}
 		return
 	}
-	if err := run(ctx, options{suite: *suite, bin: *bin, rounds: *rounds, jobs: *jobs, objects: *objects, keep: *keep}); err != nil {
+	if err := run(ctx, options{suite: *suite, bin: *bin, rounds: *rounds, jobs: *jobs, objects: *objects, part: *part, keep: *keep}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		stop()
 		os.Exit(1)
@@ -71,6 +72,7 @@ func main() {
 
 type options struct {
 	suite, bin   string
+	part         string
 	rounds, jobs int
 	objects      int
 	keep         bool
@@ -156,6 +158,30 @@ func (b *bench) all(ctx context.Context) error {
 		if err := s.run(b, ctx); err != nil {
 			return fmt.Errorf("suite %s: %w", s.name, err)
 		}
+	}
+	return nil
+}
+
+// part is one measure of a suite.
+type part struct {
+	name string
+	run  func(context.Context) error
+}
+
+// parts runs those of a suite that are wanted.
+func (b *bench) parts(ctx context.Context, all ...part) error {
+	known := b.part == ""
+	for _, p := range all {
+		if b.part != "" && b.part != p.name {
+			continue
+		}
+		known = true
+		if err := p.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	if !known && b.suite != "all" {
+		return fmt.Errorf("the suite %s has no part %q", b.suite, b.part)
 	}
 	return nil
 }

@@ -32,10 +32,7 @@ func inMicros(v float64) string {
 
 // storeSuite measures the store on this machine's disk.
 func (b *bench) storeSuite(ctx context.Context) error {
-	if err := b.largeIndex(ctx); err != nil {
-		return err
-	}
-	return b.putBlob(ctx)
+	return b.parts(ctx, part{"index", b.largeIndex}, part{"put", b.putBlob})
 }
 
 // opened is what a process saw that opened the large store.

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -167,6 +168,36 @@ func get(r pebble.Reader, key []byte) ([]byte, bool, error) {
 		return nil, false, err
 	}
 	return bytes.Clone(v), true, c.Close()
+}
+
+// Look gives the rows of many keys: f gets each key's position and its value, which it must
+// not keep, and nil where there is no row. The order is that of the keys. One by one each row
+// would pay for a way through all tables of the database.
+func (d *DB) Look(keys [][]byte, f func(i int, v []byte)) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	order := make([]int, len(keys))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return bytes.Compare(keys[a], keys[b]) })
+	return d.view(func(db *pebble.DB) error {
+		it, err := db.NewIter(nil)
+		if err != nil {
+			return err
+		}
+		for _, i := range order {
+			var v []byte
+			if it.SeekPrefixGE(keys[i]) && bytes.Equal(it.Key(), keys[i]) {
+				if v, err = it.ValueAndErr(); err != nil {
+					break
+				}
+			}
+			f(i, v)
+		}
+		return errors.Join(err, it.Error(), it.Close())
+	})
 }
 
 // Scan gives the rows whose keys begin with prefix, from the key from on, in order, until

@@ -134,3 +134,53 @@ func FuzzSalvage(f *testing.F) {
 		}
 	})
 }
+
+// Look gives what Get gives, for keys in any order, twice the same among them.
+func TestLook(t *testing.T) {
+	db, err := Open(Options{Dir: filepath.Join(t.TempDir(), "index"), NoSync: true})
+	must(t, err)
+	for from := 0; from < 3000; from += 300 {
+		must(t, db.Update(false, func(b *Batch) error {
+			for i := from; i < from+300; i += 2 {
+				if err := errors.Join(b.Put(key(i*7919%3000), []byte(fmt.Sprint(i))), b.Delete(key(i*31%3000))); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		if from%900 == 0 {
+			must(t, db.Flush())
+		}
+	}
+	var keys [][]byte
+	for i := range 3100 {
+		keys = append(keys, key(i*17%3100))
+	}
+	keys = append(keys, keys[3], []byte{}, []byte("o"))
+	seen := make([]int, len(keys))
+	found := 0
+	must(t, db.Look(keys, func(i int, v []byte) {
+		seen[i]++
+		want, ok, err := db.Get(keys[i])
+		must(t, err)
+		if ok != (v != nil) || !bytes.Equal(want, v) {
+			t.Fatalf("row %s is %q, want %q", keys[i], v, want)
+		}
+		if ok {
+			found++
+		}
+	}))
+	for i, n := range seen {
+		if n != 1 {
+			t.Fatalf("key %d was answered %d times", i, n)
+		}
+	}
+	if found < 300 || found > 2900 {
+		t.Fatalf("%d rows were found, which tests little", found)
+	}
+	must(t, db.Look(nil, func(int, []byte) { t.Fatal("an answer to no question") }))
+	must(t, db.Close())
+	if err := db.Look(keys, func(int, []byte) {}); err == nil {
+		t.Fatal("a closed index answers")
+	}
+}

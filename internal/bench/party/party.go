@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +38,10 @@ import (
 //
 // It ends with its input.
 const Env = "FORGEYARD_BENCH_PARTY"
+
+// EnvProfile, when set, is the folder that gets a CPU profile of what each party does from
+// its first word on.
+const EnvProfile = "FORGEYARD_BENCH_PROFILE"
 
 // Config says what a party is.
 type Config struct {
@@ -105,6 +110,11 @@ func Run(ctx context.Context) error {
 	if err := say.Encode(first); err != nil {
 		return err
 	}
+	stop, err := profile(c)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	for in.Scan() {
 		var s Says
 		word, rest, _ := strings.Cut(in.Text(), " ")
@@ -135,6 +145,29 @@ func Run(ctx context.Context) error {
 		}
 	}
 	return in.Err()
+}
+
+// profile begins a CPU profile where one is wanted.
+func profile(c Config) (stop func(), err error) {
+	dir := os.Getenv(EnvProfile)
+	if dir == "" {
+		return func() {}, nil
+	}
+	role := "holds"
+	if c.From != nil {
+		role = "brings"
+	}
+	f, err := os.CreateTemp(dir, fmt.Sprintf("%s-%s-*.pprof", c.Kind, role))
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close() // it is for whoever looks at it, and says when it is cut
+	}, nil
 }
 
 // peakMemory is VmHWM: ru_maxrss would begin with what the parent had.
