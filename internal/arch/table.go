@@ -110,6 +110,8 @@ var table = []line{
 	{dir: "internal/demo"},
 	{dir: "internal/bench/party"},
 	{dir: "internal/bench/rpc", only: []string{"internal/cborx"}},
+	{dir: "internal/bench/report", only: []string{}},
+	{dir: "internal/bench/content"},
 	{dir: "internal/bench"},
 	{dir: "internal/overlay", only: []string{}},
 	{dir: "cmd/fyjob", only: []string{".", "internal/invariant", "internal/cborx", "cas", "checkpoint"}},

@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/internal/bench/report"
 	"github.com/forgeyard/forgeyard-node/internal/localsite"
 	"github.com/forgeyard/forgeyard-node/job"
 )
@@ -79,16 +80,16 @@ func (b *bench) starts(ctx context.Context, spec []byte) error {
 		if i < warmup {
 			continue
 		}
-		answered, phase, line = append(answered, seconds(t1.Sub(t0))), append(phase, seconds(t2.Sub(t0))), append(line, seconds(t3.Sub(t0)))
+		answered, phase, line = append(answered, t1.Sub(t0).Seconds()), append(phase, t2.Sub(t0).Seconds()), append(line, t3.Sub(t0).Seconds())
 	}
 	for _, m := range []struct {
 		name string
 		all  []float64
 	}{{"answer", answered}, {"workload's first line", line}, {"phase event running", phase}} {
-		r := measured(m.name, inMillis, 0, m.all)
-		fmt.Fprintf(b.out, "submit to %s: p50 %s (%s to %s), %d jobs\n", m.name, inMillis(r.median), inMillis(r.min), inMillis(r.max), len(m.all))
+		r := report.Measured(m.name, report.Millis, 0, m.all)
+		fmt.Fprintf(b.Out, "submit to %s: p50 %s (%s to %s), %d jobs\n", m.name, report.Millis(r.Median), report.Millis(r.Min), report.Millis(r.Max), len(m.all))
 	}
-	b.add(measured("lease.submit_to_running_p50", inMillis, 0.1, line))
+	b.Add(report.Measured("lease.submit_to_running_p50", report.Millis, 0.1, line))
 	return nil
 }
 
@@ -161,12 +162,12 @@ func (b *bench) kills(ctx context.Context, spec []byte) error {
 		if err := b.site.AwaitOnline(ctx, patience, leader); err != nil {
 			return err
 		}
-		fmt.Fprintf(b.out, "kill %d: %s led; submit answered after %s, next lease after %s; back online in %s\n",
-			i+1, leader.Name, inMillis(seconds(answered)), inMillis(seconds(took)), inMillis(seconds(time.Since(t1))))
-		granted, back = append(granted, seconds(took)), append(back, seconds(time.Since(t1)))
+		fmt.Fprintf(b.Out, "kill %d: %s led; submit answered after %s, next lease after %s; back online in %s\n",
+			i+1, leader.Name, report.Millis(answered.Seconds()), report.Millis(took.Seconds()), report.Millis(time.Since(t1).Seconds()))
+		granted, back = append(granted, took.Seconds()), append(back, time.Since(t1).Seconds())
 	}
-	b.add(measured("lease.leader_killed_to_next_lease", inMillis, 1.2, granted))
-	b.add(measured("node.restart_to_online", inMillis, 2, back))
+	b.Add(report.Measured("lease.leader_killed_to_next_lease", report.Millis, 1.2, granted))
+	b.Add(report.Measured("node.restart_to_online", report.Millis, 2, back))
 	return nil
 }
 

@@ -17,15 +17,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 
+	"github.com/forgeyard/forgeyard-node/internal/bench/content"
 	"github.com/forgeyard/forgeyard-node/internal/bench/party"
+	"github.com/forgeyard/forgeyard-node/internal/bench/report"
 	"github.com/forgeyard/forgeyard-node/internal/localsite"
 )
 
@@ -47,8 +47,8 @@ func main() {
 		}
 		return
 	}
-	if dir := os.Getenv(envStore); dir != "" {
-		if err := askStore(ctx, dir); err != nil {
+	if dir := os.Getenv(content.EnvStore); dir != "" {
+		if err := content.AskStore(ctx, dir); err != nil {
 			fmt.Fprintln(os.Stderr, "bench store:", err)
 			stop()
 			os.Exit(1)
@@ -89,16 +89,19 @@ var suites = []struct {
 	{"node", false, (*bench).nodeSuite},
 	{"lease", true, (*bench).raftSuite},
 	{"lease", false, (*bench).leaseSuite},
-	{"content", true, (*bench).contentSuite},
-	{"store", true, (*bench).storeSuite},
+	{"content", true, func(b *bench, ctx context.Context) error { return b.content().Content(ctx) }},
+	{"store", true, func(b *bench, ctx context.Context) error { return b.content().Store(ctx) }},
 }
 
 // bench is one run.
 type bench struct {
 	options
-	out     io.Writer
-	site    *localsite.Site
-	results []result
+	*report.Sheet
+	site *localsite.Site
+}
+
+func (b *bench) content() *content.Bench {
+	return &content.Bench{Sheet: b.Sheet, Rounds: b.rounds, Objects: b.objects, Part: b.part}
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -124,22 +127,20 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	b := &bench{options: o, out: os.Stdout, site: localsite.New(dir, programs)}
-	fmt.Fprintf(b.out, "%s/%s, %d cores, load %s, data in %s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), load(), dir)
+	b := &bench{options: o, Sheet: &report.Sheet{Out: os.Stdout}, site: localsite.New(dir, programs)}
+	fmt.Fprintf(b.Out, "%s/%s, %d cores, load %s, data in %s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), report.Load(), dir)
 	err = b.all(ctx)
 	b.site.Stop()
 	if err != nil {
 		fmt.Fprint(os.Stderr, b.site.Tails(15))
 	}
 	if o.keep {
-		fmt.Fprintf(b.out, "the daemons' logs are in %s\n", dir)
+		fmt.Fprintf(b.Out, "the daemons' logs are in %s\n", dir)
 	} else {
 		err = errors.Join(err, b.site.Remove())
 	}
-	fmt.Fprintf(b.out, "load at the end %s\n\n", load())
-	for _, r := range b.results {
-		fmt.Fprintln(b.out, r)
-	}
+	fmt.Fprintf(b.Out, "load at the end %s\n\n", report.Load())
+	b.Results()
 	return err
 }
 
@@ -160,37 +161,4 @@ func (b *bench) all(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// part is one measure of a suite.
-type part struct {
-	name string
-	run  func(context.Context) error
-}
-
-// parts runs those of a suite that are wanted.
-func (b *bench) parts(ctx context.Context, all ...part) error {
-	known := b.part == ""
-	for _, p := range all {
-		if b.part != "" && b.part != p.name {
-			continue
-		}
-		known = true
-		if err := p.run(ctx); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-	}
-	if !known && b.suite != "all" {
-		return fmt.Errorf("the suite %s has no part %q", b.suite, b.part)
-	}
-	return nil
-}
-
-// load is how busy the machine is, by its own word.
-func load() string {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Join(strings.Fields(string(b))[:3], " ")
 }

@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/forgeyard/forgeyard-node/internal/bench/report"
 	"github.com/forgeyard/forgeyard-node/internal/localsite"
 )
 
@@ -66,8 +64,8 @@ func (b *bench) form(ctx context.Context) error {
 	if _, err := b.site.AwaitVoters(ctx, one, 3, patience); err != nil {
 		return err
 	}
-	fmt.Fprintf(b.out, "a site of one after %s, three online after %s, three voters after %s\n", inMillis(seconds(alone)), inMillis(seconds(online)), inMillis(seconds(time.Since(began))))
-	b.add(measured("node.three_nodes_joined", inMillis, 10, []float64{seconds(time.Since(began))}))
+	fmt.Fprintf(b.Out, "a site of one after %s, three online after %s, three voters after %s\n", report.Millis(alone.Seconds()), report.Millis(online.Seconds()), report.Millis(time.Since(began).Seconds()))
+	b.Add(report.Measured("node.three_nodes_joined", report.Millis, 10, []float64{time.Since(began).Seconds()}))
 	return nil
 }
 
@@ -92,17 +90,17 @@ func (b *bench) nodeSuite(ctx context.Context) error {
 	}
 	var rss, cpu []float64
 	for i, n := range b.site.Nodes {
-		p := 100 * (after[i].cpu - before[i].cpu).Seconds() / idleFor.Seconds()
-		rss, cpu = append(rss, after[i].rss), append(cpu, p)
+		p := 100 * (after[i].CPU - before[i].CPU).Seconds() / idleFor.Seconds()
+		rss, cpu = append(rss, after[i].RSS), append(cpu, p)
 		st, err := n.Status(ctx)
 		if err != nil {
 			return err
 		}
 		leads := map[bool]string{true: ", leads"}[st.Leader == n.Name]
-		fmt.Fprintf(b.out, "%s: RSS %s (peak %s), %s of a core%s\n", n.Name, inMiB(after[i].rss), inMiB(after[i].peak), inPercent(p), leads)
+		fmt.Fprintf(b.Out, "%s: RSS %s (peak %s), %s of a core%s\n", n.Name, report.MiB(after[i].RSS), report.MiB(after[i].Peak), report.Percent(p), leads)
 	}
-	b.add(measured("node.idle_rss", inMiB, 120<<20, rss))
-	b.add(measured("node.idle_cpu", inPercent, 1, cpu))
+	b.Add(report.Measured("node.idle_rss", report.MiB, 120<<20, rss))
+	b.Add(report.Measured("node.idle_cpu", report.Percent, 1, cpu))
 	return nil
 }
 
@@ -116,71 +114,16 @@ func (b *bench) idle(ctx context.Context) error {
 	}
 }
 
-// cost is what a process has taken.
-type cost struct {
-	rss, peak float64 // bytes
-	cpu       time.Duration
-}
-
-func (b *bench) usage() ([]cost, error) {
-	var out []cost
+func (b *bench) usage() ([]report.Cost, error) {
+	var out []report.Cost
 	for _, n := range b.site.Nodes {
-		c, err := costOf(n.Daemon.PID)
+		c, err := report.CostOf(n.Daemon.PID)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, c)
 	}
 	return out, nil
-}
-
-// ticks a second that /proc counts in: USER_HZ, which is 100 on every Linux that Go runs on.
-const userHZ = 100
-
-func costOf(pid int) (c cost, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return c, err
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return c, err
-	}
-	return parseCost(string(status), string(stat))
-}
-
-func parseCost(status, stat string) (c cost, err error) {
-	for line := range strings.Lines(status) {
-		f := strings.Fields(line)
-		if len(f) != 3 || f[2] != "kB" {
-			continue
-		}
-		kb, err := strconv.ParseFloat(f[1], 64)
-		if err != nil {
-			return c, err
-		}
-		switch f[0] {
-		case "VmRSS:":
-			c.rss = kb * 1024
-		case "VmHWM:":
-			c.peak = kb * 1024
-		}
-	}
-	_, rest, ok := strings.Cut(stat, ") ") // the name may hold anything
-	f := strings.Fields(rest)
-	if !ok || len(f) < 13 || c.rss == 0 {
-		return c, fmt.Errorf("/proc says something else than expected: %.80q", stat)
-	}
-	user, err := strconv.ParseInt(f[11], 10, 64)
-	if err != nil {
-		return c, err
-	}
-	system, err := strconv.ParseInt(f[12], 10, 64)
-	if err != nil {
-		return c, err
-	}
-	c.cpu = time.Duration(user+system) * time.Second / userHZ
-	return c, nil
 }
 
 // leaderOf finds the leader, and somebody else.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/internal/bench/report"
 	"github.com/forgeyard/forgeyard-node/internal/bench/rpc"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -30,7 +31,7 @@ const sameBeat = 500 * time.Millisecond
 func (b *bench) raftSuite(ctx context.Context) error {
 	peer, err := peerProgram(ctx)
 	if err != nil {
-		fmt.Fprintf(b.out, "no peer: %v\n", err)
+		fmt.Fprintf(b.Out, "no peer: %v\n", err)
 	}
 	rate, p99 := map[int][]float64{}, map[int][]float64{}
 	var killOurs, killPeer, killRatio []float64
@@ -56,12 +57,12 @@ func (b *bench) raftSuite(ctx context.Context) error {
 		}
 	}
 	for _, l := range grantLoads {
-		b.add(orAbsent(measured(fmt.Sprintf("lease.grant_rate_to_etcd_%d", l.clients), inTimes, 3, rate[l.clients]).atLeast(), peer))
-		b.add(orAbsent(measured(fmt.Sprintf("lease.grant_p99_to_etcd_%d", l.clients), inTimes, 0.5, p99[l.clients]), peer))
+		b.Add(orAbsent(report.Measured(fmt.Sprintf("lease.grant_rate_to_etcd_%d", l.clients), inTimes, 3, rate[l.clients]).AtLeast(), peer))
+		b.Add(orAbsent(report.Measured(fmt.Sprintf("lease.grant_p99_to_etcd_%d", l.clients), inTimes, 0.5, p99[l.clients]), peer))
 	}
-	b.add(measured("lease.leader_killed_to_next_grant", inMillis, 1.2, killOurs))
-	fmt.Fprintf(b.out, "etcd at the same timeouts: next grant %s after the leader was killed (median)\n", inMillis(median(killPeer)))
-	b.add(orAbsent(measured("lease.leader_killed_to_etcd_same_timeouts", inTimes, 1.3, killRatio), peer))
+	b.Add(report.Measured("lease.leader_killed_to_next_grant", report.Millis, 1.2, killOurs))
+	fmt.Fprintf(b.Out, "etcd at the same timeouts: next grant %s after the leader was killed (median)\n", report.Millis(median(killPeer)))
+	b.Add(orAbsent(report.Measured("lease.leader_killed_to_etcd_same_timeouts", inTimes, 1.3, killRatio), peer))
 	if err := b.renewals(ctx); err != nil {
 		return err
 	}
@@ -70,11 +71,11 @@ func (b *bench) raftSuite(ctx context.Context) error {
 
 func inTimes(v float64) string { return fmt.Sprintf("%.2fx", v) }
 
-func median(all []float64) float64 { return measured("median", inTimes, 0, all).median }
+func median(all []float64) float64 { return report.Measured("median", inTimes, 0, all).Median }
 
-func orAbsent(r result, peer string) result {
+func orAbsent(r report.Result, peer string) report.Result {
 	if peer == "" {
-		r.absent = "etcd could not be built: scripts/bench-peer.sh says why"
+		r.Absent = "etcd could not be built: scripts/bench-peer.sh says why"
 	}
 	return r
 }
@@ -112,11 +113,11 @@ func (b *bench) sideOf(ctx context.Context, dir, peer string, beat time.Duration
 		if err != nil {
 			return nil, 0, fmt.Errorf("%s, %d clients: %w", name, l.clients, err)
 		}
-		fmt.Fprintf(b.out, "%s: %d clients, %.0f grants a second, p50 %s, p99 %s\n", name, l.clients, f.Rate, inMillis(f.P50), inMillis(f.P99))
+		fmt.Fprintf(b.Out, "%s: %d clients, %.0f grants a second, p50 %s, p99 %s\n", name, l.clients, f.Rate, report.Millis(f.P50), report.Millis(f.P99))
 		all = append(all, f)
 	}
 	k, err := side.killed(ctx)
-	fmt.Fprintf(b.out, "%s: next grant %s after the leader was killed\n", name, inMillis(k.Seconds()))
+	fmt.Fprintf(b.Out, "%s: next grant %s after the leader was killed\n", name, report.Millis(k.Seconds()))
 	return all, k.Seconds(), err
 }
 
@@ -160,13 +161,13 @@ func (b *bench) renewals(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(b.out, "renewals: %.0f a second, %.0f entries and %.0f bytes to the disks meanwhile; %d leases every %s: %s of a core\n", rate, entries, bytes, liveLeases, renewEvery, inPercent(share))
+		fmt.Fprintf(b.Out, "renewals: %.0f a second, %.0f entries and %.0f bytes to the disks meanwhile; %d leases every %s: %s of a core\n", rate, entries, bytes, liveLeases, renewEvery, report.Percent(share))
 		rates, grown, wrote, cpu = append(rates, rate), append(grown, entries), append(wrote, bytes), append(cpu, share)
 	}
-	b.add(measured("lease.renewals_a_second", inCount, 20_000, rates).atLeast())
-	b.add(measured("lease.renewals_log_entries", inCount, 0, grown))
-	b.add(measured("lease.renewals_disk_bytes", inCount, 0, wrote))
-	b.add(measured("lease.leader_cpu_5000_leases", inPercent, 5, cpu))
+	b.Add(report.Measured("lease.renewals_a_second", report.Count, 20_000, rates).AtLeast())
+	b.Add(report.Measured("lease.renewals_log_entries", report.Count, 0, grown))
+	b.Add(report.Measured("lease.renewals_disk_bytes", report.Count, 0, wrote))
+	b.Add(report.Measured("lease.leader_cpu_5000_leases", report.Percent, 5, cpu))
 	return nil
 }
 
@@ -206,7 +207,7 @@ func (t *trio) renewHard(ctx context.Context, leader int, beats [][]byte) (rate,
 
 // renewCalmly renews every lease once in renewEvery and returns the leader's share of a core.
 func (t *trio) renewCalmly(ctx context.Context, leader int, beats [][]byte) (float64, error) {
-	before, err := costOf(t.pids()[leader])
+	before, err := report.CostOf(t.pids()[leader])
 	if err != nil {
 		return 0, err
 	}
@@ -219,8 +220,8 @@ func (t *trio) renewCalmly(ctx context.Context, leader int, beats [][]byte) (flo
 		}
 		<-pace.C
 	}
-	after, err := costOf(t.pids()[leader])
-	return 100 * (after.cpu - before.cpu).Seconds() / time.Since(began).Seconds(), err
+	after, err := report.CostOf(t.pids()[leader])
+	return 100 * (after.CPU - before.CPU).Seconds() / time.Since(began).Seconds(), err
 }
 
 // historyJobs is how many jobs end before the state is written and read.
@@ -260,7 +261,7 @@ func (b *bench) history() error {
 		apply(site.Accept{Authority: a})
 		apply(site.Complete{Authority: a, Message: forgeyard.MessageID(fmt.Sprint("m", n)), Result: job.Result{Outcome: job.OutcomeDone}})
 	}
-	fmt.Fprintf(b.out, "history: %d jobs in %d commands applied in %s; %d ended jobs are kept\n", historyJobs, index, time.Since(began).Round(time.Millisecond), s.Ended.Len())
+	fmt.Fprintf(b.Out, "history: %d jobs in %d commands applied in %s; %d ended jobs are kept\n", historyJobs, index, time.Since(began).Round(time.Millisecond), s.Ended.Len())
 	var took []float64
 	var size int
 	for range b.rounds {
@@ -275,13 +276,13 @@ func (b *bench) history() error {
 			return fmt.Errorf("the state does not survive its snapshot")
 		}
 	}
-	b.add(measured("lease.history_snapshot_and_restore", inMillis, 5, took))
+	b.Add(report.Measured("lease.history_snapshot_and_restore", report.Millis, 5, took))
 	// The memory of requests is bounded by itself, and as large with no job as with many.
 	bare := *s
 	bare.Requests, bare.Order = (&site.State{}).Requests, (&site.State{}).Order
 	kept := float64(max(1, s.Ended.Len()))
 	without := len(bare.Snapshot())
-	fmt.Fprintf(b.out, "history: %s of state, of which %s are the replies kept for repeats; not packed a finished job takes %d bytes\n", inMiB(float64(size)), inMiB(float64(size-without)), int(float64(len(bare.Encode())-empty)/kept))
-	b.add(measured("lease.history_bytes_a_finished_job", inCount, 1024, []float64{float64(without-empty) / kept}))
+	fmt.Fprintf(b.Out, "history: %s of state, of which %s are the replies kept for repeats; not packed a finished job takes %d bytes\n", report.MiB(float64(size)), report.MiB(float64(size-without)), int(float64(len(bare.Encode())-empty)/kept))
+	b.Add(report.Measured("lease.history_bytes_a_finished_job", report.Count, 1024, []float64{float64(without-empty) / kept}))
 	return failed
 }

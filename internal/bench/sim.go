@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/forgeyard/forgeyard-node/internal/bench/report"
 	"github.com/forgeyard/forgeyard-node/simulation"
 	"github.com/forgeyard/forgeyard-node/simulation/explore"
 )
@@ -53,7 +54,7 @@ func (b *bench) realRaft(ctx context.Context) error {
 		}
 		all = append(all, v)
 	}
-	b.add(measured("sim.real_raft_site_hours_a_minute", inTenths, 10, all).atLeast())
+	b.Add(report.Measured("sim.real_raft_site_hours_a_minute", report.Tenths, 10, all).AtLeast())
 	return nil
 }
 
@@ -78,10 +79,10 @@ func (b *bench) sites() error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintln(b.out, "sites:", t)
+		fmt.Fprintln(b.Out, "sites:", t)
 		all = append(all, t.Virtual.Hours()/((after-before).Minutes()/2))
 	}
-	b.add(measured("sim.site_hours_a_minute_of_two_cores", inCount, 300, all).atLeast())
+	b.Add(report.Measured("sim.site_hours_a_minute_of_two_cores", report.Count, 300, all).AtLeast())
 	return nil
 }
 
@@ -120,15 +121,15 @@ func (b *bench) explorer(ctx context.Context) error {
 			}
 			steps, questions, calls, used = steps+r.Steps, questions+r.Rules, calls+r.Calls, used+after-before
 		}
-		fmt.Fprintf(b.out, "explorer: %d steps, %d questions to rules, %d calls, %s of processor time\n", steps, questions, calls, used.Round(time.Millisecond))
+		fmt.Fprintf(b.Out, "explorer: %d steps, %d questions to rules, %d calls, %s of processor time\n", steps, questions, calls, used.Round(time.Millisecond))
 		all = append(all, float64(steps)/used.Seconds())
 	}
-	b.add(measured("sim.explorer_steps_a_second_a_core", inCount, 1_000_000, all).atLeast())
+	b.Add(report.Measured("sim.explorer_steps_a_second_a_core", report.Count, 1_000_000, all).AtLeast())
 	return nil
 }
 
 // processorTime is what this process has used of all cores.
 func processorTime() (time.Duration, error) {
-	c, err := costOf(os.Getpid())
-	return c.cpu, err
+	c, err := report.CostOf(os.Getpid())
+	return c.CPU, err
 }

@@ -1,4 +1,4 @@
-package main
+package content
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node/internal/bench/party"
+	"github.com/forgeyard/forgeyard-node/internal/bench/report"
 )
 
 // child is a party as its parent sees it.
@@ -25,7 +26,7 @@ type child struct {
 }
 
 // raise starts a party in a namespace ("": this one) and waits until it is ready.
-func (b *bench) raise(ctx context.Context, space string, c party.Config) (*child, error) {
+func (b *Bench) raise(ctx context.Context, space string, c party.Config) (*child, error) {
 	raw, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ type carried struct {
 }
 
 // carry brings one thing from a fresh holder to a fresh receiver.
-func (b *bench) carry(ctx context.Context, kind string, size int64, files int) (c carried, err error) {
+func (b *Bench) carry(ctx context.Context, kind string, size int64, files int) (c carried, err error) {
 	dir, err := os.MkdirTemp("", "carry-")
 	if err != nil {
 		return c, err
@@ -135,19 +136,12 @@ func (b *bench) carry(ctx context.Context, kind string, size int64, files int) (
 	return carried{seconds: t1.Seconds, cpu: h1.CPU - h0.CPU + t1.CPU - t0.CPU, receiver: t1.Peak, sender: h1.Peak}, nil
 }
 
-// contentSuite measures content between real processes.
-func (b *bench) contentSuite(ctx context.Context) error {
-	return b.parts(ctx, part{"blob", b.oneBlob}, part{"small", b.smallFiles}, part{"swarm", b.swarms})
-}
-
-func inRatio(v float64) string { return fmt.Sprintf("%.2fx", v) }
-
 // oneBlob brings 1 GiB from one process to another: by ours, hashed and stored, by an
 // HTTPS GET to a file, which hashes nothing, and by the stock bitswap, which stores
 // nothing; in turns. The first round of each warms the machine's memory.
-func (b *bench) oneBlob(ctx context.Context) error {
+func (b *Bench) oneBlob(ctx context.Context) error {
 	var speed, swap, cpu, receiver, sender []float64
-	for i := range b.rounds + 1 {
+	for i := range b.Rounds + 1 {
 		https, err := b.carry(ctx, "https", 1<<30, 0)
 		if err != nil {
 			return err
@@ -160,19 +154,19 @@ func (b *bench) oneBlob(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(b.out, "1 GiB, round %d: https %.2fs with %.2fs of CPU, ours %.2fs with %.2fs (%.0f and %.0f MiB), bitswap %.2fs with %.2fs; load %s\n",
-			i, https.seconds, https.cpu, own.seconds, own.cpu, own.receiver/(1<<20), own.sender/(1<<20), boxo.seconds, boxo.cpu, load())
+		fmt.Fprintf(b.Out, "1 GiB, round %d: https %.2fs with %.2fs of CPU, ours %.2fs with %.2fs (%.0f and %.0f MiB), bitswap %.2fs with %.2fs; load %s\n",
+			i, https.seconds, https.cpu, own.seconds, own.cpu, own.receiver/(1<<20), own.sender/(1<<20), boxo.seconds, boxo.cpu, report.Load())
 		if i == 0 {
 			continue
 		}
 		speed, swap, cpu = append(speed, https.seconds/own.seconds), append(swap, boxo.seconds/own.seconds), append(cpu, own.cpu/https.cpu)
 		receiver, sender = append(receiver, own.receiver), append(sender, own.sender)
 	}
-	b.add(measured("content.blob_speed_vs_https", inRatio, 0.75, speed).atLeast())
-	b.add(measured("content.blob_speed_vs_bitswap", inRatio, 1.3, swap).atLeast())
-	b.add(measured("content.blob_cpu_vs_https", inRatio, 1.6, cpu))
-	b.add(measured("content.blob_receiver_memory", inMiB, 150<<20, receiver))
-	b.add(measured("content.blob_sender_memory", inMiB, 100<<20, sender))
+	b.Add(report.Measured("content.blob_speed_vs_https", report.Ratio, 0.75, speed).AtLeast())
+	b.Add(report.Measured("content.blob_speed_vs_bitswap", report.Ratio, 1.3, swap).AtLeast())
+	b.Add(report.Measured("content.blob_cpu_vs_https", report.Ratio, 1.6, cpu))
+	b.Add(report.Measured("content.blob_receiver_memory", report.MiB, 150<<20, receiver))
+	b.Add(report.Measured("content.blob_sender_memory", report.MiB, 100<<20, sender))
 	return nil
 }
 
@@ -183,10 +177,10 @@ const (
 
 // smallFiles brings a tree of small files to who has none of them, beside rsync from
 // a daemon on loopback. Neither syncs: rsync does not unless told.
-func (b *bench) smallFiles(ctx context.Context) error {
+func (b *Bench) smallFiles(ctx context.Context) error {
 	var rate, ratio []float64
 	var absent string
-	for i := range b.rounds {
+	for i := range b.Rounds {
 		own, err := b.carry(ctx, "ours", smallSize, smallCount)
 		if err != nil {
 			return err
@@ -201,19 +195,19 @@ func (b *bench) smallFiles(ctx context.Context) error {
 			continue
 		}
 		ratio = append(ratio, other/own.seconds)
-		fmt.Fprintf(b.out, "%d files of 4 KiB, round %d: ours %.2fs with %.2fs of CPU, rsync %.2fs; load %s\n", smallCount, i+1, own.seconds, own.cpu, other, load())
+		fmt.Fprintf(b.Out, "%d files of 4 KiB, round %d: ours %.2fs with %.2fs of CPU, rsync %.2fs; load %s\n", smallCount, i+1, own.seconds, own.cpu, other, report.Load())
 	}
-	b.add(measured("content.small_files_per_second", inCount, 5000, rate).atLeast())
-	r := measured("content.small_files_speed_vs_rsync", inRatio, 1, ratio).atLeast()
+	b.Add(report.Measured("content.small_files_per_second", report.Count, 5000, rate).AtLeast())
+	r := report.Measured("content.small_files_speed_vs_rsync", report.Ratio, 1, ratio).AtLeast()
 	if absent != "" {
-		r.absent = absent
+		r.Absent = absent
 	}
-	b.add(r)
+	b.Add(r)
 	return nil
 }
 
 // rsync takes the time of one transfer of as many files, of the same bytes.
-func (b *bench) rsync(ctx context.Context) (seconds float64, err error) {
+func (b *Bench) rsync(ctx context.Context) (seconds float64, err error) {
 	if _, err := exec.LookPath("rsync"); err != nil {
 		return 0, errors.New("rsync is not there; make setup installs it")
 	}
@@ -271,7 +265,7 @@ func freePort() (int, error) {
 
 // awaitPort waits until somebody listens.
 func awaitPort(ctx context.Context, port int) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))

@@ -1,4 +1,4 @@
-package main
+package content
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node/internal/bench/party"
+	"github.com/forgeyard/forgeyard-node/internal/bench/report"
 )
 
 // hall is some network namespaces with one bridge between them. What each sends is
@@ -89,20 +90,20 @@ const (
 
 // swarms brings one blob from one holder to one, three and eight at once, each behind a
 // line of 400 Mbit/s, and the same by the stock bitswap to three.
-func (b *bench) swarms(ctx context.Context) (err error) {
+func (b *Bench) swarms(ctx context.Context) (err error) {
 	names := []string{"content.swarm_three_vs_one", "content.swarm_eight_vs_one", "content.swarm_three_vs_bitswap", "content.swarm_death_costs"}
-	goals := []result{{goal: 1.2, unit: inRatio}, {goal: 1.5, unit: inRatio}, {goal: 2, unit: inRatio, least: true}, {goal: 2, unit: inMillis}}
+	goals := []report.Result{{Goal: 1.2, Unit: report.Ratio}, {Goal: 1.5, Unit: report.Ratio}, {Goal: 2, Unit: report.Ratio, Least: true}, {Goal: 2, Unit: report.Millis}}
 	h, err := newHall(9, swarmMbit)
 	if err != nil {
 		for i, r := range goals {
-			r.name, r.absent = names[i], "no namespaces: "+strings.ReplaceAll(err.Error(), "\n", "; ")
-			b.add(r)
+			r.Name, r.Absent = names[i], "no namespaces: "+strings.ReplaceAll(err.Error(), "\n", "; ")
+			b.Add(r)
 		}
 		return nil
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
 	all := make([][]float64, len(names))
-	for i := range b.rounds {
+	for i := range b.Rounds {
 		var took [5]float64
 		for k, s := range []struct {
 			kind  string
@@ -113,16 +114,16 @@ func (b *bench) swarms(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		fmt.Fprintf(b.out, "128 MiB behind 400 Mbit/s, round %d: to one %.2fs, three %.2fs, eight %.2fs; bitswap to three %.2fs; three of which one dies %.2fs; load %s\n",
-			i+1, took[0], took[1], took[2], took[3], took[4], load())
+		fmt.Fprintf(b.Out, "128 MiB behind 400 Mbit/s, round %d: to one %.2fs, three %.2fs, eight %.2fs; bitswap to three %.2fs; three of which one dies %.2fs; load %s\n",
+			i+1, took[0], took[1], took[2], took[3], took[4], report.Load())
 		for k, v := range []float64{took[1] / took[0], took[2] / took[0], took[3] / took[1], max(0, took[4]-took[1])} {
 			all[k] = append(all[k], v)
 		}
 	}
 	for i, r := range goals {
-		m := measured(names[i], r.unit, r.goal, all[i])
-		m.least = r.least
-		b.add(m)
+		m := report.Measured(names[i], r.Unit, r.Goal, all[i])
+		m.Least = r.Least
+		b.Add(m)
 	}
 	return nil
 }
@@ -130,7 +131,7 @@ func (b *bench) swarms(ctx context.Context) (err error) {
 // swarm is the time until the last of n has all, from the moment at which they were
 // told to begin. With death the last of them is killed when half of the time of one
 // has passed, and the others count.
-func (b *bench) swarm(ctx context.Context, h *hall, kind string, n int, death bool) (seconds float64, err error) {
+func (b *Bench) swarm(ctx context.Context, h *hall, kind string, n int, death bool) (seconds float64, err error) {
 	dir, err := os.MkdirTemp("", "swarm-")
 	if err != nil {
 		return 0, err

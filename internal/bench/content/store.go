@@ -1,4 +1,4 @@
-package main
+package content
 
 import (
 	"bytes"
@@ -18,22 +18,14 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	"github.com/forgeyard/forgeyard-node/cas/disk/index"
+	"github.com/forgeyard/forgeyard-node/internal/bench/report"
 )
 
-// envStore makes this program the process that opens a large store and asks it.
-const envStore = "FORGEYARD_BENCH_STORE"
+// EnvStore makes this program the process that opens a large store and asks it.
+const EnvStore = "FORGEYARD_BENCH_STORE"
 
 // asked is how many objects the large store is asked for, one of two of them not there.
 const asked = 100_000
-
-func inMicros(v float64) string {
-	return time.Duration(v * float64(time.Second)).Round(100 * time.Nanosecond).String()
-}
-
-// storeSuite measures the store on this machine's disk.
-func (b *bench) storeSuite(ctx context.Context) error {
-	return b.parts(ctx, part{"index", b.largeIndex}, part{"put", b.putBlob})
-}
 
 // opened is what a process saw that opened the large store.
 type opened struct {
@@ -42,21 +34,21 @@ type opened struct {
 }
 
 // largeIndex makes a store of many small objects and has other processes open it.
-func (b *bench) largeIndex(ctx context.Context) error {
+func (b *Bench) largeIndex(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "forgeyard-bench-store-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // what stays is in the machine's folder for such things
 	began := time.Now()
-	if err := fillStore(ctx, dir, b.objects); err != nil {
+	if err := fillStore(ctx, dir, b.Objects); err != nil {
 		return err
 	}
-	fmt.Fprintf(b.out, "an index of %d objects was made in %s; load %s\n", b.objects, time.Since(began).Round(time.Second), load())
+	fmt.Fprintf(b.Out, "an index of %d objects was made in %s; load %s\n", b.Objects, time.Since(began).Round(time.Second), report.Load())
 	var ready, has, peak []float64
-	for range b.rounds {
+	for range b.Rounds {
 		c := exec.CommandContext(ctx, os.Args[0])
-		c.Env = append(os.Environ(), envStore+"="+dir, fmt.Sprint("FORGEYARD_BENCH_OBJECTS=", b.objects))
+		c.Env = append(os.Environ(), EnvStore+"="+dir, fmt.Sprint("FORGEYARD_BENCH_OBJECTS=", b.Objects))
 		c.Stderr = os.Stderr
 		text, err := c.Output()
 		if err != nil {
@@ -66,12 +58,12 @@ func (b *bench) largeIndex(ctx context.Context) error {
 		if err := json.Unmarshal(text, &o); err != nil {
 			return err
 		}
-		fmt.Fprintf(b.out, "  ready in %s, has %s (p99 %s), peak %s; load %s\n", inMillis(o.Ready), inMicros(o.Has), inMicros(o.HasP99), inMiB(o.Peak), load())
+		fmt.Fprintf(b.Out, "  ready in %s, has %s (p99 %s), peak %s; load %s\n", report.Millis(o.Ready), report.Micros(o.Has), report.Micros(o.HasP99), report.MiB(o.Peak), report.Load())
 		ready, has, peak = append(ready, o.Ready), append(has, o.Has), append(peak, o.Peak)
 	}
-	b.add(measured("content.index_ready", inMillis, 5, ready))
-	b.add(measured("content.index_has", inMicros, 50e-6, has))
-	b.add(measured("content.index_memory", inMiB, 300<<20, peak))
+	b.Add(report.Measured("content.index_ready", report.Millis, 5, ready))
+	b.Add(report.Measured("content.index_has", report.Micros, 50e-6, has))
+	b.Add(report.Measured("content.index_memory", report.MiB, 300<<20, peak))
 	return nil
 }
 
@@ -121,8 +113,8 @@ func fillStore(ctx context.Context, dir string, n int) error {
 	return nil
 }
 
-// askStore is the process that opens it.
-func askStore(ctx context.Context, dir string) error {
+// AskStore is the process that opens it.
+func AskStore(ctx context.Context, dir string) error {
 	var n uint64
 	if _, err := fmt.Sscan(os.Getenv("FORGEYARD_BENCH_OBJECTS"), &n); err != nil {
 		return err
@@ -150,17 +142,17 @@ func askStore(ctx context.Context, dir string) error {
 	}
 	slices.Sort(took)
 	o.Has, o.HasP99 = took[len(took)/2], took[len(took)*99/100]
-	c, err := costOf(os.Getpid())
+	c, err := report.CostOf(os.Getpid())
 	if err != nil {
 		return err
 	}
-	o.Peak = c.peak
+	o.Peak = c.Peak
 	return errors.Join(json.NewEncoder(os.Stdout).Encode(o), s.Close())
 }
 
 // putBlob puts 1 GiB that the machine has in memory, and copies the same file with cp and
 // a sync, in turns.
-func (b *bench) putBlob(ctx context.Context) error {
+func (b *Bench) putBlob(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "forgeyard-bench-put-")
 	if err != nil {
 		return err
@@ -171,7 +163,7 @@ func (b *bench) putBlob(ctx context.Context) error {
 		return err
 	}
 	var speed []float64
-	for i := range b.rounds {
+	for i := range b.Rounds {
 		copied, err := timed(func() error { return copyAndSync(ctx, src, filepath.Join(dir, "copy")) })
 		if err != nil {
 			return err
@@ -180,13 +172,13 @@ func (b *bench) putBlob(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(b.out, "put 1 GiB, round %d: cp and sync %.2fs, put %.2fs; load %s\n", i, copied, put, load())
+		fmt.Fprintf(b.Out, "put 1 GiB, round %d: cp and sync %.2fs, put %.2fs; load %s\n", i, copied, put, report.Load())
 		speed = append(speed, copied/put)
 		if err := os.RemoveAll(filepath.Join(dir, fmt.Sprint("cas", i))); err != nil {
 			return err
 		}
 	}
-	b.add(measured("content.put_vs_cp", inRatio, 0.7, speed).atLeast())
+	b.Add(report.Measured("content.put_vs_cp", report.Ratio, 0.7, speed).AtLeast())
 	return nil
 }
 
