@@ -150,10 +150,16 @@ func (n *Node) answering(ctx context.Context, all []forgeyard.RunnerID) []forgey
 	return append(first, last...)
 }
 
-// providers are where content of the site may be found, and the uplink last.
+// maxAskedMembers bounds who is asked for content without a hint of the log, those that are
+// alive first: in a site of hundreds each fetch would ask all of them.
+const maxAskedMembers = 64
+
+// providers are where content of the site may be found, and the uplink last. The exchange
+// adds those that the log names (see hints).
 func (n *Node) providers() []string {
 	var out []string
-	for _, t := range n.targets() {
+	all := n.targets()
+	for _, t := range all[:min(len(all), maxAskedMembers)] {
 		out = append(out, string(t))
 	}
 	if s := n.replica.State(); s.Central.Peer != "" && !s.Central.Drill {

@@ -85,6 +85,7 @@ type Node struct {
 	mesh      *mesh.Mesh
 	gossip    *mesh.Gossip
 	replica   *replica.Replica
+	hints     hints
 	group     *consensus.Group
 	proposer  *replica.Proposer
 	exchange  *caspeer.Exchange

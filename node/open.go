@@ -173,6 +173,7 @@ func (n *Node) applied(a replica.Applied) {
 			go n.handOver(context.Background(), false)
 		}
 	}
+	n.hints.applied(a)
 	n.metrics.applied(a)
 	n.nudge()
 }
@@ -197,7 +198,8 @@ func (n *Node) openExchange(_ context.Context, c *closers) error {
 	x, err := caspeer.New(caspeer.Config{
 		Host: n.mesh.HostFor(mesh.ClassMember, mesh.ClassUplink), Store: n.store, Log: n.log, Clock: n.clock,
 		Dial: n.mesh.Dial, Listen: n.mesh.ListenFor(mesh.ClassMember, mesh.ClassUplink), Uplink: uplinkProvider, Resolve: n.resolve, OnBadPeer: n.badPeer,
-		Rates: ratesOf(n.cfg.Settings.CAS.Rates), Urgent: isCheckpointPin,
+		Rates: ratesOf(n.cfg.Settings.CAS.Rates), Urgent: isCheckpointPin, Providers: n.hintsOf,
+		WantTimeout: n.cfg.Settings.CAS.Deadlines.Peers, UplinkTimeout: n.cfg.Settings.CAS.Deadlines.Uplink,
 	})
 	if err != nil {
 		return err

@@ -245,6 +245,8 @@ func (c *check) limits(n Node) {
 			c.size("cas.rates."+v.at, v.rate, minRate, maxBytes)
 		}
 	}
+	c.span("cas.deadlines.peers", n.CAS.Deadlines.Peers, minSilence, maxQuiet)
+	c.span("cas.deadlines.uplink", n.CAS.Deadlines.Uplink, minSilence, maxQuiet)
 	c.size("spool.limit", n.Spool.Limit, minSpool, maxBytes)
 }
 

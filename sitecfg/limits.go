@@ -24,8 +24,10 @@ const (
 	maxReset      = 10 * time.Minute
 	maxBaud       = 12_000_000
 	maxSend       = 4 << 10
-	minRate       = 256 << 10 // a block then takes four seconds, and a peer that is paced says so four times in each
-	minSpool      = 1 << 20   // below it a single noisy job fills the spool at once
+	minRate       = 256 << 10              // a block then takes four seconds, and a peer that is paced says so four times in each
+	minSilence    = 250 * time.Millisecond // below it a busy peer is taken for a dead one
+	maxQuiet      = 5 * time.Minute
+	minSpool      = 1 << 20 // below it a single noisy job fills the spool at once
 	minTTL        = time.Second
 	maxTTL        = 10 * time.Minute
 	maxGrace      = 24 * time.Hour

@@ -142,6 +142,19 @@ type CASConfig struct {
 	ScrubRate Size `yaml:"scrub_rate"`
 	// Rates bound what content takes of the lines.
 	Rates RatesConfig `yaml:"rates"`
+	// Deadlines are how long each tier of sources may be silent.
+	Deadlines DeadlinesConfig `yaml:"deadlines"`
+}
+
+// DeadlinesConfig is how long a source of content may send no byte while something is wanted
+// from it, and how long it may take to answer a dial or a question, before it is given up
+// for the next and asked last for a while. Too small, and sources on long lines are given up
+// that would have come; too large, and each that died silently costs so much.
+type DeadlinesConfig struct {
+	// Peers is for members of the site. Default 2s.
+	Peers time.Duration `yaml:"peers"`
+	// Uplink is for the central daemon. Default 10s.
+	Uplink time.Duration `yaml:"uplink"`
 }
 
 // RatesConfig is in bytes a second, each 0 for no bound, which is the default, or at least
@@ -297,7 +310,7 @@ func DefaultNode() Node {
 		Executors: []string{job.HarnessSandbox},
 		Process:   ProcessConfig{GID: nobody},
 		Limits:    LimitsConfig{MaxJobs: 4, Layers: 8 << 30, Reserve: ReserveConfig{Memory: 256 << 20, Disk: 1 << 30}},
-		CAS:       CASConfig{ScrubEvery: 7 * 24 * time.Hour, ScrubRate: 32 << 20},
+		CAS:       CASConfig{ScrubEvery: 7 * 24 * time.Hour, ScrubRate: 32 << 20, Deadlines: DeadlinesConfig{Peers: 2 * time.Second, Uplink: 10 * time.Second}},
 		CacheAPI:  CacheAPIConfig{Listen: CacheOff, Peers: true, Keep: 12 * time.Hour, ForgetAfter: 30 * 24 * time.Hour, MaxNames: 1_000_000},
 		Spool:     SpoolConfig{Limit: 1 << 30},
 		Policy:    PolicyConfig{Network: job.NetworkNone},

@@ -23,7 +23,7 @@ executors: [sandbox, process]
 users: {first: 200000, count: 64}
 process: {uid: 990, gid: 991}
 limits: {max_jobs: 2, cpu: 1500m, memory: 4GiB, disk: 20GiB, layers: 1GiB, reserve: {cpu: 0.5, memory: 512MiB, disk: 2GiB}}
-cas: {limit: 100GiB, reserve: 5GiB, rates: {to_peer: 50MB, to_peers: 100MB, from_peers: 100MB, to_uplink: 1MiB, from_uplink: 2MiB}}
+cas: {limit: 100GiB, reserve: 5GiB, rates: {to_peer: 50MB, to_peers: 100MB, from_peers: 100MB, to_uplink: 1MiB, from_uplink: 2MiB}, deadlines: {peers: 1s, uplink: 30s}}
 spool: {limit: 64MiB}
 sandbox: {read_only_binds: [/usr/local/go]}
 toolchains: [{name: go, version: "1.26", path: /usr/local/go/bin/go}]
@@ -47,6 +47,7 @@ func TestNodeConfig(t *testing.T) {
 		n.Limits.Layers != 1<<30, n.Limits.Reserve != ReserveConfig{500, 512 << 20, 2 << 30},
 		n.Labels["example.org/rack"] != "3",
 		n.CAS.Rates != RatesConfig{50e6, 100e6, 100e6, 1 << 20, 2 << 20},
+		n.CAS.Deadlines != DeadlinesConfig{time.Second, 30 * time.Second},
 		!n.Runs("process") || n.Process != ProcessConfig{990, 991} || n.Users != UsersConfig{200000, 64},
 		n.Devices[0].Baud != 115200 || n.Devices[0].Reset != ResetConfig{"reset\n", "login:", 20 * time.Second},
 		n.Devices[1].Baud != 9600 || n.Devices[1].Reset.Timeout != 30*time.Second,
@@ -83,6 +84,7 @@ func TestNodeErrors(t *testing.T) {
 		"limits: {layers: -1}":                              `n.yaml:1:18: limits.layers: "-1" is not a size; allowed: bytes as a number, or with a unit: KiB MiB GiB TiB, kB MB GB TB`,
 		"cas: {scrub_every: 1s}":                            `n.yaml:1:20: cas.scrub_every: 1s is not in [1h0m0s, 8760h0m0s]`,
 		"cas: {scrub_rate: 1KiB}":                           `n.yaml:1:19: cas.scrub_rate: 1KiB is not in [64KiB, 1048576TiB]`,
+		"cas: {deadlines: {peers: 10ms}}":                   `n.yaml:1:26: cas.deadlines.peers: 10ms is not in [250ms, 5m0s]`,
 		"cas: {rates: {to_uplink: 1}}":                      `n.yaml:1:26: cas.rates.to_uplink: 1 is not in [256KiB, 1048576TiB]`,
 		"spool: {limit: 1KiB}":                              `n.yaml:1:16: spool.limit: 1KiB is not in [1MiB, 1048576TiB]`,
 		"policy: {network: all}":                            `n.yaml:1:19: policy.network: "all" is unknown; allowed: none, site, host`,

@@ -52,7 +52,7 @@ func (x *Exchange) unreachable(ctx context.Context, op, name string, err error) 
 // askPeer puts one question to a connected peer. Errors of the network have no kind.
 func (x *Exchange) askPeer(ctx context.Context, p libpeer.ID, name string, q request) ([]Answer, error) {
 	x.stats.questions.Add(1)
-	ctx, cancel := x.within(ctx, x.cfg.WantTimeout)
+	ctx, cancel := x.within(ctx, x.patience(p))
 	defer cancel()
 	st, stop, err := x.open(ctx, p, q)
 	if err != nil {

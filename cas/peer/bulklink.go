@@ -59,6 +59,7 @@ func (x *Exchange) serveBulk(p libpeer.ID, c io.ReadWriteCloser) {
 	}
 	x.stats.bulkPeers.Add(1)
 	s := x.bulk
+	s.Stall = x.patience(p)
 	s.Pace = func(n int) time.Duration { return x.paces.out(x.cfg.Clock.Now(), p, x.isUplink(p), n) }
 	err = s.Serve(x.ctx, c)
 	x.stats.bulkPeers.Add(-1)
@@ -89,7 +90,7 @@ func (l *link) dial(ctx context.Context) (bool, error) {
 		return l.bulk != nil, nil
 	}
 	x := l.x
-	dctx, cancel := x.within(ctx, x.cfg.WantTimeout)
+	dctx, cancel := x.within(ctx, l.timeout)
 	defer cancel()
 	conn, err := x.lines.dial(dctx, l.peer)
 	if forgeyard.KindOf(err) == forgeyard.NotFound {
@@ -104,7 +105,7 @@ func (l *link) dial(ctx context.Context) (bool, error) {
 		_ = conn.Close()
 		return false, err
 	}
-	c := bulk.NewClient(conn, (*bulkLink)(l), x.pool, x.cfg.Clock, x.cfg.WantTimeout)
+	c := bulk.NewClient(conn, (*bulkLink)(l), x.pool, x.cfg.Clock, l.timeout)
 	l.bulk = c
 	l.overBulk.Store(true)
 	x.stats.bulkPeers.Add(1)

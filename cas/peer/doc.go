@@ -24,7 +24,7 @@
 //
 // Invariants: a block is kept only under the digest of its bytes, which the store
 // checks again; at most Window wants are outstanding at one peer, whatever the
-// number of fetches; a peer that sends no byte for WantTimeout, or not the block
+// number of fetches; a peer that sends no byte for its tier's time, or not the block
 // within a time that its size allows, loses its wants to others; every peer that
 // was no help is named in the error; a session leaves nothing behind.
 //

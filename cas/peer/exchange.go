@@ -46,6 +46,9 @@ type Config struct {
 	// it, and how long a dial or a question may take. Zero is 2 s. Too small a value
 	// gives up on far peers, a large one waits that long for each that died silently.
 	WantTimeout time.Duration
+	// UplinkTimeout is WantTimeout for the provider beyond the site (see Uplink), whose line
+	// may be long and thin. Zero is 10 s. Below the line's round trip nothing comes over it.
+	UplinkTimeout time.Duration
 	// MaxServePerPeer bounds the requests of one peer on /forgeyard/cas/1 that are
 	// served at once; more get Limit. Zero is 16.
 	MaxServePerPeer int
@@ -73,7 +76,8 @@ type Config struct {
 	// Resolve finds the peer behind a provider's name (a RunnerID, "uplink"). When
 	// nil or failing, the name is tried as the text of a peer id.
 	Resolve func(provider string) (libpeer.AddrInfo, error)
-	// Providers names who else may have a digest, best first; may be nil.
+	// Providers names who else may have a digest: hints; may be nil. It is asked once or
+	// twice a fetch.
 	Providers func(ctx context.Context, d forgeyard.Digest) []string
 	// Urgent says for whose sake, by a pin's owner, a replication overtakes other content
 	// here; nil: for nobody's.
@@ -91,6 +95,7 @@ type Event struct {
 
 const (
 	defaultWantTimeout     = 2 * time.Second
+	defaultUplinkTimeout   = 10 * time.Second
 	defaultServePerPeer    = 16
 	defaultReplications    = 4
 	hedgeFraction          = 4 // a quarter of WantTimeout without a byte, and others may take over
@@ -181,7 +186,7 @@ func (c *Config) complete() error {
 	if c.Window < 0 || c.Window > MaxWindow {
 		return forgeyard.Errorf(op, forgeyard.Invalid, "window %d is not in [1, %d]", c.Window, MaxWindow)
 	}
-	if c.WantTimeout < 0 || c.MaxServePerPeer < 0 || c.MaxReplications < 0 || c.MaxReplicateBytes < 0 {
+	if c.WantTimeout < 0 || c.UplinkTimeout < 0 || c.MaxServePerPeer < 0 || c.MaxReplications < 0 || c.MaxReplicateBytes < 0 {
 		return forgeyard.Errorf(op, forgeyard.Invalid, "a bound is negative")
 	}
 	if c.Log == nil {
@@ -198,6 +203,7 @@ func (c *Config) complete() error {
 	}
 	c.Window = orDefault(c.Window, MaxWindow)
 	c.WantTimeout = orDefault(c.WantTimeout, defaultWantTimeout)
+	c.UplinkTimeout = orDefault(c.UplinkTimeout, defaultUplinkTimeout)
 	c.MaxServePerPeer = orDefault(c.MaxServePerPeer, defaultServePerPeer)
 	c.MaxReplications = orDefault(c.MaxReplications, defaultReplications)
 	return nil

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ipfs/boxo/bitswap/message"
 	pb "github.com/ipfs/boxo/bitswap/message/pb"
@@ -39,8 +40,9 @@ type arrival struct {
 // link is all that is wanted from one peer over one connection, by all lanes. It
 // lives until the connection ends, so that what comes late is still known.
 type link struct {
-	x    *Exchange
-	peer libpeer.ID
+	x       *Exchange
+	peer    libpeer.ID
+	timeout time.Duration // how long the peer may be silent
 
 	lastByte atomic.Int64  // forgeyard.Instant of the last byte from the peer
 	lastUse  atomic.Int64  // the same of the last byte of a block, or of progress that it reported
@@ -73,9 +75,10 @@ func (x *Exchange) linkTo(p libpeer.ID) *link {
 	return x.links[p]
 }
 
-// connect dials the peer if needed, within WantTimeout, and gives its link.
+// connect dials the peer if needed, within its tier's time, and gives its link.
 func (x *Exchange) connect(ctx context.Context, info libpeer.AddrInfo) (*link, error) {
-	ctx, cancel := x.within(ctx, x.cfg.WantTimeout)
+	timeout := x.patience(info.ID)
+	ctx, cancel := x.within(ctx, timeout)
 	defer cancel()
 	if x.cfg.Host.Network().Connectedness(info.ID) != network.Connected {
 		if err := x.cfg.Host.Connect(ctx, info); err != nil {
@@ -90,7 +93,7 @@ func (x *Exchange) connect(ctx context.Context, info libpeer.AddrInfo) (*link, e
 	l := x.links[info.ID]
 	if l == nil {
 		l = &link{
-			x: x, peer: info.ID, down: make(chan struct{}), changed: make(chan struct{}),
+			x: x, peer: info.ID, timeout: timeout, down: make(chan struct{}), changed: make(chan struct{}),
 			waiting: map[forgeyard.Digest][]*lane{}, recent: map[forgeyard.Digest]struct{}{},
 		}
 		x.links[info.ID] = l
@@ -210,7 +213,7 @@ func (l *link) transmit(ctx context.Context, m message.BitSwapMessage) error {
 		return nil
 	}
 	if l.sender == nil {
-		opts := &bsnetwork.MessageSenderOpts{MaxRetries: 2, SendTimeout: l.x.cfg.WantTimeout, SendErrorBackoff: l.x.cfg.WantTimeout / 100}
+		opts := &bsnetwork.MessageSenderOpts{MaxRetries: 2, SendTimeout: l.timeout, SendErrorBackoff: l.timeout / 100}
 		s, err := l.x.net.NewMessageSender(ctx, l.peer, opts)
 		if err != nil {
 			return err
@@ -344,7 +347,7 @@ func (l *link) takeBack() {
 	}
 	go func() {
 		defer end()
-		ctx, cancel := l.x.within(l.x.ctx, l.x.cfg.WantTimeout)
+		ctx, cancel := l.x.within(l.x.ctx, l.timeout)
 		defer cancel()
 		l.sendMu.Lock()
 		defer l.sendMu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	blocks "github.com/ipfs/go-block-format"
+	libpeer "github.com/libp2p/go-libp2p/core/peer"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
@@ -176,6 +177,14 @@ func (p *pull) run(ctx context.Context) error {
 	}
 }
 
+// patience is how long a peer may be silent: each tier has its own deadline.
+func (x *Exchange) patience(p libpeer.ID) time.Duration {
+	if x.isUplink(p) {
+		return x.cfg.UplinkTimeout
+	}
+	return x.cfg.WantTimeout
+}
+
 // hedgeAfter is how long a peer may send no byte before others take over.
 func (x *Exchange) hedgeAfter() time.Duration { return x.cfg.WantTimeout / hedgeFraction }
 
@@ -218,7 +227,7 @@ func (p *pull) start(ctx context.Context, h *holder) {
 // returns why the peer was given up; empty when it was not.
 func (a *lane) run(ctx context.Context) (forgeyard.Kind, string) {
 	x, l := a.p.s.x, a.h.link
-	check := x.cfg.Clock.After(x.cfg.WantTimeout / silenceChecksPerWindow)
+	check := x.cfg.Clock.After(l.timeout / silenceChecksPerWindow)
 	for {
 		changed, err := a.refill(ctx)
 		if ctx.Err() != nil {
@@ -248,7 +257,7 @@ func (a *lane) run(ctx context.Context) (forgeyard.Kind, string) {
 			if err := a.repeat(ctx); err != nil && ctx.Err() == nil {
 				return forgeyard.Unavailable, "wants could not be repeated: " + reason(err)
 			}
-			check = x.cfg.Clock.After(x.cfg.WantTimeout / silenceChecksPerWindow)
+			check = x.cfg.Clock.After(l.timeout / silenceChecksPerWindow)
 		}
 	}
 }
@@ -273,7 +282,7 @@ func (a *lane) overdue() string {
 	x := a.p.s.x
 	now := x.cfg.Clock.Now()
 	last := max(forgeyard.Instant(a.h.link.lastByte.Load()), a.since)
-	if quiet := now.Sub(last); quiet >= x.cfg.WantTimeout {
+	if quiet := now.Sub(last); quiet >= a.h.link.timeout {
 		return fmt.Sprintf("sent nothing for %v", quiet.Round(time.Millisecond))
 	}
 	for d, f := range a.inflight {
@@ -292,7 +301,7 @@ func (a *lane) repeat(ctx context.Context) error {
 	x := a.p.s.x
 	now := x.cfg.Clock.Now()
 	heard := max(forgeyard.Instant(a.h.link.lastByte.Load()), a.since)
-	if len(a.inflight) == 0 || len(a.arrivals) > 0 || a.asked >= heard || now.Sub(heard) < x.hedgeAfter() {
+	if len(a.inflight) == 0 || len(a.arrivals) > 0 || a.asked >= heard || now.Sub(heard) < a.h.link.timeout/hedgeFraction {
 		return nil
 	}
 	a.asked = now
@@ -332,7 +341,7 @@ func (a *lane) refill(ctx context.Context) (waits, error) {
 	for _, w := range batch {
 		ahead += w.size
 	}
-	by := x.cfg.Clock.Now().Add(a.patience() + x.cfg.WantTimeout + time.Duration(ahead)*time.Second/minBlockRate)
+	by := x.cfg.Clock.Now().Add(a.patience() + l.timeout + time.Duration(ahead)*time.Second/minBlockRate)
 	for _, w := range batch {
 		a.inflight[w.digest] = flying{a.p.index[w.digest], w.size, by}
 		a.flying += w.size

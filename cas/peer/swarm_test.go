@@ -310,3 +310,58 @@ func TestBuffersAreNotKept(t *testing.T) {
 		}
 	}
 }
+
+// lateStore answers who-has late, as over a long line.
+type lateStore struct {
+	cas.Store
+	after time.Duration
+}
+
+func (s lateStore) Stat(ctx context.Context, d forgeyard.Digest) (cas.Info, error) {
+	select {
+	case <-time.After(s.after):
+	case <-ctx.Done():
+	}
+	return s.Store.Stat(ctx, d)
+}
+
+// Each tier has a deadline of its own: what a member may not take, the provider beyond the
+// site may; and beyond its own time it is given up too.
+func TestEachTierHasItsDeadline(t *testing.T) {
+	data := noise(3, 2*cas.BlockSize)
+	for name, c := range map[string]struct {
+		uplink bool
+		late   time.Duration
+		want   forgeyard.Kind
+	}{
+		"a late member":          {false, 900 * time.Millisecond, forgeyard.Unavailable},
+		"a late uplink":          {true, 900 * time.Millisecond, 0},
+		"an uplink that is gone": {true, time.Minute, forgeyard.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			far := newNode(t, func(cfg *Config) { cfg.Store = lateStore{cfg.Store, c.late} })
+			ref := far.store.put(t, data)
+			n := newNode(t, func(cfg *Config) {
+				cfg.WantTimeout, cfg.UplinkTimeout = 300*time.Millisecond, 3*time.Second
+				if c.uplink {
+					cfg.Uplink = far.name()
+				}
+			})
+			n.dial(t, far.host)
+			start := time.Now()
+			err := n.Fetch(t.Context(), ref, []string{far.name()})
+			took := time.Since(start)
+			if c.want == 0 {
+				if err != nil {
+					t.Fatal(took, err)
+				}
+				n.holds(t, ref, data)
+				return
+			}
+			isKind(t, err, c.want, far.name())
+			if most := map[bool]time.Duration{false: 2 * time.Second, true: 9 * time.Second}[c.uplink]; took > most {
+				t.Errorf("it was waited for %v", took)
+			}
+		})
+	}
+}

@@ -336,6 +336,7 @@ func objectText(p *cli.Page, o *forgeyardv1.ObjectInfo) {
 	}
 	p.Fact("manifest", "%s", o.Manifest)
 	p.Fact("also on", "%s", cli.Join(o.Holders))
+	p.Fact("acknowledged", "%s", cli.Join(o.Acknowledged))
 	for _, i := range o.Pins {
 		until := ""
 		if i.Expires != nil {

@@ -65,7 +65,10 @@ type Node interface {
 	EvictLayers() int64
 	// Bring makes a blob or a whole tree complete in the local store, from peers.
 	Bring(ctx context.Context, ref cas.Ref, tree bool) error
+	// Holders are the other nodes that say they have it, Acknowledged those of which the log
+	// says that they acknowledged a durable copy.
 	Holders(ctx context.Context, d forgeyard.Digest) []string
+	Acknowledged(d forgeyard.Digest) []string
 	// SignBundle signs a bundle's index as this member; BundleSigner says which member did,
 	// at a time at which it was one.
 	SiteID() forgeyard.SiteID

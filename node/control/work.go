@@ -385,14 +385,14 @@ func (s contentService) Stat(ctx context.Context, r *connect.Request[forgeyardv1
 	if err != nil {
 		return nil, err
 	}
-	v := &forgeyardv1.ObjectInfo{Digest: d.String(), Holders: s.n.Holders(ctx, d)}
+	v := &forgeyardv1.ObjectInfo{Digest: d.String(), Holders: s.n.Holders(ctx, d), Acknowledged: s.n.Acknowledged(d)}
 	i, err := s.n.Store().Stat(ctx, d)
 	switch {
 	case err == nil:
 		v.Size, v.Complete, v.Have, v.Stored = i.Ref.Size, i.Complete, i.Have, timestamppb.New(i.Stored)
 		v.Manifest = i.Ref.Manifest.String()
 		v.Pins = pinInfos(i.Pinned)
-	case forgeyard.KindOf(err) == forgeyard.NotFound && len(v.Holders) > 0:
+	case forgeyard.KindOf(err) == forgeyard.NotFound && len(v.Holders)+len(v.Acknowledged) > 0:
 		v.Gone = s.n.Gone(d)
 	default:
 		return nil, err

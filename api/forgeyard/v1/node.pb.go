@@ -3357,8 +3357,9 @@ type ObjectInfo struct {
 	Have          int64                  `protobuf:"varint,6,opt,name=have,proto3" json:"have,omitempty"`
 	Stored        *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=stored,proto3" json:"stored,omitempty"`
 	Pins          []*PinInfo             `protobuf:"bytes,8,rep,name=pins,proto3" json:"pins,omitempty"`
-	Holders       []string               `protobuf:"bytes,9,rep,name=holders,proto3" json:"holders,omitempty"` // other nodes that say they have it
-	Gone          string                 `protobuf:"bytes,10,opt,name=gone,proto3" json:"gone,omitempty"`      // of what was here: when it went and why
+	Holders       []string               `protobuf:"bytes,9,rep,name=holders,proto3" json:"holders,omitempty"`            // other nodes that say they have it
+	Gone          string                 `protobuf:"bytes,10,opt,name=gone,proto3" json:"gone,omitempty"`                 // of what was here: when it went and why
+	Acknowledged  []string               `protobuf:"bytes,11,rep,name=acknowledged,proto3" json:"acknowledged,omitempty"` // nodes that acknowledged a durable copy, as the log has it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3454,6 +3455,13 @@ func (x *ObjectInfo) GetGone() string {
 		return x.Gone
 	}
 	return ""
+}
+
+func (x *ObjectInfo) GetAcknowledged() []string {
+	if x != nil {
+		return x.Acknowledged
+	}
+	return nil
 }
 
 type PinInfo struct {
@@ -7168,7 +7176,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\"%\n" +
 	"\vStatRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\"\x91\x02\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"\xb5\x02\n" +
 	"\n" +
 	"ObjectInfo\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
@@ -7180,7 +7188,8 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x04pins\x18\b \x03(\v2\x15.forgeyard.v1.PinInfoR\x04pins\x12\x18\n" +
 	"\aholders\x18\t \x03(\tR\aholders\x12\x12\n" +
 	"\x04gone\x18\n" +
-	" \x01(\tR\x04gone\"U\n" +
+	" \x01(\tR\x04gone\x12\"\n" +
+	"\facknowledged\x18\v \x03(\tR\facknowledged\"U\n" +
 	"\aPinInfo\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x124\n" +
 	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x0e\n" +
