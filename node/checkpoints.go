@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"math"
 	"path/filepath"
 	"strings"
 
@@ -116,7 +117,9 @@ func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (
 func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bool) (runner.Captured, error) {
 	x := c.x
 	got := runner.Captured{Seq: ing.Manifest.Seq, ID: ing.ID}
-	chunks := x.takeLog()
+	x.telling.Lock()
+	defer x.telling.Unlock()
+	chunks := x.takeLog(site.MaxReportedLog, math.MaxUint64)
 	roots := append(checkpointRoots(ing), rootsOf(nil, chunks)...)
 	rep, err := x.n.replicate(ctx, job.DurSite, pinOf(checkpointPin(x.authority.Job, ing.ID), roots), roots)
 	if err != nil {
@@ -196,18 +199,4 @@ func (x *execution) untold() job.Told {
 		return job.Told{}
 	}
 	return x.attempt.Untold()
-}
-
-func (x *execution) takeLog() []job.LogChunk {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	l := x.log
-	x.log = nil
-	return l
-}
-
-func (x *execution) putBackLog(l []job.LogChunk) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.log = append(l, x.log...)
 }

@@ -20,6 +20,9 @@ type execution struct {
 	job       site.Job
 	bound     []*boundDevice // set before the attempt starts
 	errands   *errands       // what this process does for the child of an own run
+	logged    chan struct{}  // there is more in log
+
+	telling sync.Mutex // held while parts of the log are under way to the site; before mu
 
 	mu      sync.Mutex // guards all below
 	attempt *runner.Attempt
@@ -28,7 +31,8 @@ type execution struct {
 	pending []func(*runner.Attempt) // what was asked before it was started, in order
 	killed  bool                    // the lease ended before it was started
 	until   forgeyard.Instant       // when it must have stopped, as far as the book knows
-	log     []job.LogChunk          // in the store, not in the log yet
+	log     []job.LogChunk          // parts of its log that are in the store, and in the site's log not yet
+	kept    []job.LogChunk          // all that are in the store
 	next    *grantedNext
 }
 
@@ -41,7 +45,7 @@ type grantedNext struct {
 // begin starts the execution of an accepted lease. Preparation happens on its own
 // goroutine: the agent's loop waits for nothing.
 func (n *Node) begin(ctx context.Context, j site.Job, l lease.Lease) {
-	x := &execution{n: n, authority: l.Authority, job: j, phase: job.PhaseAccepted, errands: newErrands()}
+	x := &execution{n: n, authority: l.Authority, job: j, phase: job.PhaseAccepted, errands: newErrands(), logged: make(chan struct{}, 1)}
 	n.local.mu.Lock()
 	x.until = n.local.book.Deadline(l.Authority.Lease)
 	n.local.running[l.Authority.Lease] = x
@@ -75,7 +79,9 @@ func (x *execution) run(ctx context.Context) {
 	}
 	x.started(a)
 	log.Info("started")
+	stop := x.shareLog(ctx)
 	<-a.Done() // its end is awaited, whatever else ends: its tree must be dead
+	stop()
 	x.errands.finish()
 	result, ended, _ := a.Wait(ctx)
 	log.Info("ended", "how", ended.Kind, "outcome", result.Outcome, "category", result.Category)
@@ -91,7 +97,7 @@ func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
 	until := x.until
 	x.mu.Unlock()
 	t := runner.Task{
-		Authority: x.authority, Until: until, Spec: x.job.Spec, Interruptions: x.job.Interruptions, Devices: bound, FirstLogSeq: x.job.LogSeq + 1,
+		Authority: x.authority, Until: until, Spec: x.job.Spec, Interruptions: x.job.Interruptions, Devices: bound, FirstLogSeq: x.job.LogSeq + 1, LastLogSeq: x.job.Tail,
 	}
 	if x.authority.Fence.Epoch > 1 {
 		t.ResumeID = string(x.authority.Lease)
@@ -234,8 +240,14 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 	switch e.Kind {
 	case runner.EndCompleted:
 		r.Log = x.unsent(e.Log)
-		x.copyLog(ctx, r)
+		early := x.job.Spec.Durability != job.Ephemeral
+		if early {
+			x.copyLog(ctx, e.Log)
+		}
 		x.n.deliver(ctx, x.completion(r), x.attempt.KeepCompletion)
+		if !early {
+			x.copyLog(ctx, e.Log)
+		}
 		return
 	case runner.EndLease:
 		x.n.work.Go(func() { x.tellStopped(ctx) })
@@ -265,26 +277,6 @@ func (x *execution) tellStopped(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stoppedTime)
 	defer cancel()
 	x.n.tell(ctx, site.Stopped{Authority: x.authority})
-}
-
-// copyLogTime bounds how long a finished result waits for the copies of its log's end.
-const copyLogTime = 10 * time.Second
-
-// copyLog brings what was written to the log after the outputs were copied, or by work
-// that failed and has none, to the nodes that should have it. A result that has its log
-// on one node only is better than one that waits.
-func (x *execution) copyLog(ctx context.Context, r job.Result) {
-	ctx, cancel := context.WithTimeout(ctx, copyLogTime)
-	defer cancel()
-	outs := r.Outputs
-	if x.job.Spec.Own() {
-		outs = nil // their copies are kept for the names
-	}
-	roots := rootsOf(outs, r.Log)
-	pin := pinOf("job/"+string(x.authority.Job)+"/outputs", roots)
-	if _, err := x.n.replicate(ctx, x.job.Spec.Durability, pin, roots); err != nil {
-		x.n.log.Warn("the end of a log is on this node only", "job", x.authority.Job, "err", err)
-	}
 }
 
 // stopKind is the word of the log for the stop that was followed.
@@ -321,6 +313,7 @@ func (x *execution) release(ctx context.Context, kind, detail string, clean bool
 		b.Told, b.Clean = x.attempt.Untold(), clean
 	}
 	x.n.tell(ctx, b)
+	x.copyLog(ctx, log)
 }
 
 // mayReport says whether the site's log takes what executions tell.
@@ -333,21 +326,6 @@ func (x *execution) Report(ctx context.Context, t job.Told) error {
 	}
 	_, err := x.n.propose(ctx, site.Report{Authority: x.authority, Told: t})
 	return err
-}
-
-// unsent are the chunks of the log that the site does not know yet.
-func (x *execution) unsent(all []job.LogChunk) []job.LogChunk {
-	known := x.job.LogSeq
-	if j, ok := x.n.replica.State().Jobs.Get(x.authority.Job); ok {
-		known = j.LogSeq
-	}
-	var out []job.LogChunk
-	for _, c := range all {
-		if c.FirstSeq > known {
-			out = append(out, c)
-		}
-	}
-	return out
 }
 
 // Phase implements runner.Hooks.
@@ -363,13 +341,6 @@ func (x *execution) Phase(ctx context.Context, p job.Phase) error {
 	}
 	_, err := x.n.propose(ctx, b)
 	return err
-}
-
-// Logged implements runner.Hooks.
-func (x *execution) Logged(_ context.Context, chunks []job.LogChunk) {
-	x.mu.Lock()
-	x.log = append(x.log, chunks...)
-	x.mu.Unlock()
 }
 
 // StopRefused implements runner.Hooks.

@@ -96,6 +96,9 @@ func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.Sessi
 	from, resumes, _ := checkpoint.Select(j.Checkpoints)
 	j.Epoch++
 	j.ResumeFrom, j.Told = from.Manifest, 0
+	if j.Lease.Reason != lease.EndExpired {
+		j.Tail = 0
+	}
 	if j.Attempt == "" || !resumes {
 		j.Attempt, j.Checkpoints = forgeyard.AttemptID(c.newID()), nil
 	}
@@ -587,6 +590,7 @@ func (c *change) expire(b Expire) error {
 	case j.Lease.State == lease.Accepted:
 		c.endLease(&j, lease.EndExpired, name+" fell silent")
 		j.Status, j.Phase, j.Certain, j.Reason = job.Unknown, job.PhaseUnknown, b.Certain, name+" fell silent"
+		j.Tail = b.LogSeq
 		j.Interruptions++
 		c.releaseDevices(&j)
 		c.moveRun(j, "unknown: "+j.Reason)

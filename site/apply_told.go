@@ -14,11 +14,15 @@ func (c *change) report(b Report) error {
 	if n := len(b.Told.Events); n > job.MaxTold {
 		return forgeyard.Errorf("report", forgeyard.Limit, "%d events are told at once, the bound is %d", n, job.MaxTold)
 	}
+	if n := len(b.Log); n > MaxReportedLog {
+		return forgeyard.Errorf("report", forgeyard.Limit, "%d parts of a log are told at once, the bound is %d", n, MaxReportedLog)
+	}
 	for _, h := range b.Told.Events {
 		if err := h.Check(); err != nil {
 			return err
 		}
 	}
+	c.addLog(&j, b.Log)
 	c.told(&j, b.Told)
 	c.putJob(j)
 	return nil

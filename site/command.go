@@ -292,6 +292,9 @@ type Expire struct {
 	// State is the lease's as the proposer saw it: an offer that was accepted meanwhile does
 	// not expire as one that nobody answered.
 	State lease.State `cbor:"5,keyasint,omitempty"`
+	// LogSeq is the last number of the attempt's log that its holder said it had, 0 if
+	// nobody heard. The next epoch tells how much of it is lost. Of log format 2.
+	LogSeq uint64 `cbor:"6,keyasint,omitempty"`
 }
 
 // Revoke takes a lease from its holder, whether that can be reached or not: from this
@@ -323,11 +326,13 @@ type Readiness struct {
 	Lacks []lease.Shortfall `cbor:"1,keyasint,omitempty"`
 }
 
-// Report tells what happened in an execution: events for the run, summaries at most. What
-// has a command of its own, a phase or an end, is told by that.
+// Report tells what happened in an execution: events for the run, summaries at most, and
+// where parts of its log are, so that they outlive its runner. What has a command of its
+// own, a phase or an end, is told by that.
 type Report struct {
 	Authority forgeyard.Authority `cbor:"1,keyasint"`
 	Told      job.Told            `cbor:"2,keyasint"`
+	Log       []job.LogChunk      `cbor:"3,keyasint,omitempty"` // of the attempt's log, parts that other nodes have too
 }
 
 // Unname ends a name: what it pointed at is kept no longer for it.

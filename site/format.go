@@ -70,7 +70,7 @@ func FormatOf(b Body) Format {
 
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
-// an execution, where a process runs, who may vote, when a drain ends.
+// an execution, where a process runs, who may vote, when a drain ends, how long a lost log was.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
@@ -85,6 +85,8 @@ func says(b Body) bool {
 		return b.Spare != nil || b.Deadline != 0
 	case Submit:
 		return b.Via != "" || later(b.Spec)
+	case Expire:
+		return b.LogSeq != 0
 	case Checkpoint:
 		return !b.Told.IsZero()
 	case Release:

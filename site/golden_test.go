@@ -50,7 +50,7 @@ func TestLaterCommands(t *testing.T) {
 			t.Fatalf("kind %d: %v", k, err)
 		}
 		p := reflect.New(reflect.TypeOf(zero))
-		golden.Fill(t, p.Interface())
+		golden.Fill(t, p.Interface(), "Report.Log")
 		add(k, p.Elem().Interface().(Body))
 	}
 	var m MemberSet
@@ -70,11 +70,12 @@ func TestLaterCommands(t *testing.T) {
 var later = []string{
 	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "MemberSet.Deadline", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Release.Clean", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
+	"Report.Log", "Expire.LogSeq", "Job.Tail",
 }
 
-// latest are fields that came after the others of later; TestPlaces, TestPastSessions and
-// TestClean hold them.
-var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean"}
+// latest are fields that came after the others of later; TestPlaces, TestPastSessions,
+// TestClean and TestLogOfTheLost hold them.
+var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Job.Tail"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -192,7 +193,7 @@ func TestFieldsOfRuns(t *testing.T) {
 	golden.Fill(t, &release, "Release.Clean")
 	golden.Fill(t, &end)
 	golden.Fill(t, &runs.Events)
-	golden.Fill(t, &runs.Jobs, "Job.Said")
+	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail")
 	golden.Fill(t, &runs.Names)
 	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
 	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{

@@ -20,6 +20,7 @@ const (
 	maxAvoid        = 16
 	maxRetries      = 5 // runner-side failures of one job before it fails for good
 	maxLogChunks    = 512
+	MaxReportedLog  = 256   // parts of a log in one report: 23 KB of an entry
 	maxEvents       = 2_000 // events of one run; what follows the last is summed up in its terminal event
 	maxOutbox       = 100_000
 	maxRecoveries   = 16

@@ -219,6 +219,7 @@ type Job struct {
 	Told      uint64              `cbor:"37,keyasint,omitempty"` // happenings of the current epoch that are in the run's events
 	Via       forgeyard.RunnerID  `cbor:"38,keyasint,omitempty"` // see Submit
 	Said      uint64              `cbor:"39,keyasint,omitempty"` // number of the outcome's record for the daemon
+	Tail      uint64              `cbor:"40,keyasint,omitempty"` // last number that the lost holder's log had, 0: unknown, or none was lost
 }
 
 // Fence is the current fence of the job.

@@ -59,6 +59,9 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 	if h := j.Holder; h != nil {
 		p.Fact("its holder says", "%s, log up to %d (%s ago)", h.Phase, h.LastLogSeq, cli.PDur(h.Ago))
 	}
+	if j.LogSeq > 0 {
+		p.Fact("log", "kept up to %d", j.LogSeq)
+	}
 	p.Fact("lease policy", "%s", j.LeasePolicy)
 	p.Fact("asked back", "%s", j.AskedBack)
 	p.Fact("delivery", "%s", j.Delivery)

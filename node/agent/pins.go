@@ -19,8 +19,15 @@ func GrantPin(d site.Delegation) string {
 	return fmt.Sprintf("grant/%s/%d/%d", d.Grant.ID, d.Seq, d.Grant.End)
 }
 
+const logPin = "log/"
+
+// LogPin is the owner of what an epoch's log has in the store, on each node that has it.
+func LogPin(a forgeyard.Authority) string {
+	return "job/" + string(a.Job) + "/" + logPin + strconv.FormatUint(a.Fence.Epoch, 10)
+}
+
 // Needless reports whether nothing needs a pin of this node's store any more: inputs
-// and checkpoints when the job has ended, outputs when it is forgotten, an attempt's when it
+// and checkpoints when the job has ended, outputs and log when it is forgotten, an attempt's when it
 // is over here. An owner that is not ours to judge is left alone.
 //
 // st must have everything that was committed when the question was asked: an old copy of the
@@ -35,7 +42,7 @@ func Needless(st *site.State, owner string, here func(forgeyard.AttemptID) bool,
 		if !ok {
 			return olderThan(id, wall, time.Hour) // a job that is being submitted is not known yet
 		}
-		return j.Status.Terminal() && what != "outputs"
+		return j.Status.Terminal() && what != "outputs" && !strings.HasPrefix(what, logPin)
 	case "attempt":
 		return !here(forgeyard.AttemptID(rest)) && olderThan(rest, wall, time.Minute)
 	case "grant":

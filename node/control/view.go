@@ -65,6 +65,7 @@ func Job(s *site.State, j site.Job, long bool) *forgeyardv1.Job {
 		v.LeasePolicy = leasePolicy(j.Lease)
 	}
 	v.CancelPending, v.Delivery, v.AskedBack = cancelPending(s, j), delivery(s, j), askedBack(j)
+	v.LogSeq = j.LogSeq
 	if j.Grant != nil {
 		v.GrantId, v.HardEnd = string(j.Grant.ID), stamp(j.Grant.End)
 		v.AuthorityLeft = durationpb.New(max(0, j.Grant.Left(s.Uplink, s.Uplink.Used)))

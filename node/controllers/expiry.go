@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -46,7 +47,21 @@ func (s *stepper) expireAfter(j *site.Job, due, certain bool) {
 	}
 	id := j.Lease.Authority.Lease
 	s.in.Mem.Expiring(id)
-	s.propose("expire/"+string(id), site.Expire{Job: j.ID, Lease: id, Certain: certain, Term: s.in.Term, State: j.Lease.State})
+	b := site.Expire{Job: j.ID, Lease: id, Certain: certain, Term: s.in.Term, State: j.Lease.State}
+	if s.in.State.Allows(site.FormatRuns) {
+		b.LogSeq = s.in.Mem.lastLog(j.Lease.Authority)
+	}
+	s.propose("expire/"+string(id), b)
+}
+
+// lastLog is the last number of an execution's log that its holder spoke of, 0 if it did not.
+func (m *Memory) lastLog(a forgeyard.Authority) uint64 {
+	for _, t := range m.runners[a.Runner].Attempts {
+		if t.Authority == a {
+			return t.LastLog
+		}
+	}
+	return 0
 }
 
 // authority asks for delegated work to stop when the central daemon's grant is used

@@ -200,3 +200,36 @@ func TestSilenceComesOnce(t *testing.T) {
 	r.obey()
 	r.want("")
 }
+
+// What the lost holder last said of its log goes with the end of its lease, so that the next
+// epoch tells how much of it is missing; nothing is told in a log that does not know of it.
+func TestExpiryTellsOfTheLog(t *testing.T) {
+	for _, c := range []struct {
+		r    *rig
+		want uint64
+	}{{newest(t), 17}, {newRig(t), 0}} {
+		r := c.r
+		id := r.submit(nil)
+		a := r.held(id)
+		other := a
+		other.Fence.Epoch = 9
+		r.in.Mem.Hello(a.Runner, Sign{Session: a.Session, At: r.now, Attempts: []Attempt{{Authority: other, LastLog: 99}, {Authority: a, LastLog: 17}}})
+		r.now = r.now.Add(time.Hour)
+		found := false
+		r.in.State = r.s
+		effects, _ := Step(r.now, r.in)
+		for _, e := range effects {
+			if p, ok := e.(Propose); ok {
+				if b, ok := p.Body.(site.Expire); ok {
+					found = true
+					if b.LogSeq != c.want {
+						t.Errorf("format %d: the log ended at %d, not %d", r.s.LogFormat(), b.LogSeq, c.want)
+					}
+				}
+			}
+		}
+		if !found {
+			t.Error("the lease did not expire")
+		}
+	}
+}

@@ -872,6 +872,7 @@ type Job struct {
 	Holder        *Job_Holder  `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"`                        // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
 	Events        []*Job_Event `protobuf:"bytes,41,rep,name=events,proto3" json:"events,omitempty"`                        // the last of them, oldest first: what was decided about the job, and why
 	AskedBack     string       `protobuf:"bytes,42,opt,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"` // why its holder is asked to give it back; empty: it is not
+	LogSeq        uint64       `protobuf:"varint,43,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`         // last number of its log that outlives its runner
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1198,6 +1199,13 @@ func (x *Job) GetAskedBack() string {
 		return x.AskedBack
 	}
 	return ""
+}
+
+func (x *Job) GetLogSeq() uint64 {
+	if x != nil {
+		return x.LogSeq
+	}
+	return 0
 }
 
 type Checkpoint struct {
@@ -3102,7 +3110,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\apending\x18\x01 \x01(\x03R\apending\x122\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x12\n" +
-	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\x92\x14\n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xab\x14\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x14\n" +
@@ -3153,7 +3161,8 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x06holder\x18( \x01(\v2\x18.forgeyard.v1.Job.HolderR\x06holder\x12/\n" +
 	"\x06events\x18) \x03(\v2\x17.forgeyard.v1.Job.EventR\x06events\x12\x1d\n" +
 	"\n" +
-	"asked_back\x18* \x01(\tR\taskedBack\x1am\n" +
+	"asked_back\x18* \x01(\tR\taskedBack\x12\x17\n" +
+	"\alog_seq\x18+ \x01(\x04R\x06logSeq\x1am\n" +
 	"\x05Event\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
