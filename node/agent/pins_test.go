@@ -30,7 +30,7 @@ func TestNeedless(t *testing.T) {
 		"job/" + ended + "/checkpoint/ab":  true,
 		"job/" + ended + "/outputs":        false,
 		"job/" + ended + "/log/3":          false,
-		"job/" + old + "/log/3":            true, // forgotten
+		"job/" + old + "/log/3":            true,  // forgotten
 		"job/" + young + "/inputs":         false, // being submitted
 		"job/" + old + "/outputs":          true,  // forgotten
 		"attempt/" + old:                   false, // at work here
