@@ -79,6 +79,7 @@ var table = []line{
 	{dir: "node/controllers", pure: true, never: []string{"node/agent"}},
 	{dir: "node/agent", pure: true, never: []string{"node/controllers"}},
 	{dir: "node/capability", never: []string{"consensus", "mesh"}},
+	{dir: "node/executor/seccomp", pure: true, only: []string{"."}},
 	{dir: "node/executor/users", only: []string{"."}},
 	{dir: "node/executor", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/cgroup", never: []string{"consensus", "mesh", "site"}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/cgroup"
 	"github.com/forgeyard/forgeyard-node/node/executor/ptree"
+	"github.com/forgeyard/forgeyard-node/node/executor/seccomp"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
@@ -23,7 +25,9 @@ import (
 type Executor struct {
 	cfg Config
 	cg  *cgroup.Hierarchy // nil: none usable
-	why string            // why there is none
+	// filter of system calls; empty: there is no list for this machine, or the program is the node's own
+	filter []seccomp.Instruction
+	why    string // why there is none
 }
 
 // New makes the executor. It starts nothing.
@@ -39,6 +43,10 @@ func New(cfg Config) (*Executor, error) {
 		cfg.Users = p
 	}
 	e := &Executor{cfg: cfg}
+	if !cfg.Own {
+		// The tree is forked through the filter, with clone3 where groups are of version 2.
+		e.filter, _ = seccomp.Program(runtime.GOARCH, seccomp.Options{Clone3: true})
+	}
 	if cfg.NoCgroups {
 		e.why = "switched off"
 		return e, nil
@@ -91,7 +99,7 @@ func (e *Executor) Start(_ context.Context, r executor.Request) (executor.Handle
 	t, err := ptree.Start(ptree.Spec{
 		ID: r.ID, Program: prog, Argv: r.Argv, Dir: dir, Env: r.Env,
 		Stdout: r.Stdout, Stderr: r.Stderr, User: user,
-		Limits: r.Limits, Cgroups: e.cg, NoNewPrivs: true,
+		Limits: r.Limits, Cgroups: e.cg, NoNewPrivs: true, Filter: e.filter,
 		OwnNetwork: r.Network == job.NetworkNone && root(),
 	})
 	if forgeyard.KindOf(err) == forgeyard.NotFound && unix.Access(dir, unix.F_OK) == nil && user.Lent() {
@@ -172,6 +180,10 @@ func (e *Executor) Probe(ctx context.Context) (job.SandboxCapability, error) {
 	}
 	if root() {
 		c.Limits, r.Network = append(c.Limits, "network"), job.NetworkNone
+	}
+	if len(e.filter) > 0 {
+		c.Version += ", seccomp"
+		r.Argv[2] = "grep -q '^Seccomp:.2$' /proc/self/status && exit 42"
 	}
 	exit, err := executor.Try(ctx, e, r, e.cfg.ScratchDir)
 	if err != nil {

@@ -10,12 +10,14 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/cgroup"
+	"github.com/forgeyard/forgeyard-node/node/executor/seccomp"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
@@ -42,6 +44,9 @@ type Spec struct {
 	Cgroups *cgroup.Hierarchy // nil: none
 	// NoNewPrivs keeps set-uid programs from giving anything.
 	NoNewPrivs bool
+	// Filter of system calls, in force from before the program begins. It needs NoNewPrivs, and
+	// must let through what forks into a control group.
+	Filter []seccomp.Instruction
 	// OwnNetwork gives it a network namespace with a loopback device only.
 	OwnNetwork bool
 	// Prepare, when set, runs as the runner in a mount namespace of the new program's
@@ -266,6 +271,26 @@ func setupThread(s Spec) error {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return fail("no new privileges", err)
 		}
+	}
+	if len(s.Filter) > 0 {
+		if err := loadFilter(s.Filter); err != nil {
+			return fail("filter of system calls", err)
+		}
+	}
+	return nil
+}
+
+// loadFilter puts the calling thread, and what it forks, under a filter for good.
+func loadFilter(p []seccomp.Instruction) error {
+	code := make([]unix.SockFilter, len(p))
+	for i, in := range p {
+		code[i] = unix.SockFilter{Code: in.Code, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(code)
+	if errno != 0 {
+		return errno
 	}
 	return nil
 }

@@ -93,6 +93,9 @@ func (e *Executor) args(r executor.Request, ms []mount, stage func(mount) string
 	for i, f := range made {
 		a = append(a, "--ro-bind-data", strconv.Itoa(dataFD+i), f.path)
 	}
+	if len(e.filter) > 0 { // its descriptor comes after those of the files
+		a = append(a, "--seccomp", strconv.Itoa(dataFD+len(made)))
+	}
 	a = append(a, "--proc", "/proc", "--dev", "/dev", "--dir", viewRoot)
 	for _, m := range ms {
 		flag := "--ro-bind"

@@ -4,7 +4,7 @@
 // private /tmp, /dev and /proc; /work with the workspace. There are not: the host's
 // other files, its processes, its network (unless the spec asks and policy allows),
 // its sockets (/run and /var do not exist), capabilities, set-uid programs, more
-// user namespaces, or a terminal to inject into.
+// user namespaces, a terminal to inject into, or the system calls that package seccomp refuses.
 //
 //	/work/source  read-only     /work/build  writable, HOME and working directory
 //	/work/ckpt    writable      /work/ctl    writable, files of the runner excepted

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/cgroup"
 	"github.com/forgeyard/forgeyard-node/node/executor/ptree"
+	"github.com/forgeyard/forgeyard-node/node/executor/seccomp"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
@@ -28,7 +30,8 @@ type Executor struct {
 	cfg           Config
 	bwrap         string
 	version       string
-	disableUserns bool // this bubblewrap knows --disable-userns
+	disableUserns bool   // this bubblewrap knows --disable-userns
+	filter        []byte // of system calls; empty: there is no list for this machine
 	cg            *cgroup.Hierarchy
 	why           string // why there is none
 }
@@ -48,6 +51,9 @@ func New(cfg Config) (*Executor, error) {
 	e := &Executor{cfg: cfg}
 	if err := e.findBwrap(); err != nil {
 		return nil, err
+	}
+	if p, err := seccomp.Program(runtime.GOARCH, seccomp.Options{}); err == nil {
+		e.filter = seccomp.Bytes(p)
 	}
 	h, err := cgroup.Detect(cgroup.Options{})
 	if err != nil {
@@ -130,7 +136,7 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 	if err := e.canEnforce(r); err != nil {
 		return nil, err
 	}
-	data, err := madeFiles()
+	data, err := e.madeFiles()
 	if err != nil {
 		return nil, err
 	}
@@ -172,16 +178,23 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 	return h, nil
 }
 
-// madeFiles gives one pipe for each made file, filled and closed for writing.
-func madeFiles() ([]*os.File, error) {
-	var fs []*os.File
+// madeFiles gives one pipe for each made file and for the filter, filled and closed for writing.
+func (e *Executor) madeFiles() ([]*os.File, error) {
+	var texts []string
 	for _, m := range made {
+		texts = append(texts, m.text)
+	}
+	if len(e.filter) > 0 {
+		texts = append(texts, string(e.filter))
+	}
+	var fs []*os.File
+	for _, text := range texts {
 		r, w, err := os.Pipe()
 		if err != nil {
 			closeAll(fs)
 			return nil, forgeyard.E("sandbox", forgeyard.Unavailable, err)
 		}
-		_, err = w.WriteString(m.text) // far below what a pipe holds
+		_, err = w.WriteString(text) // far below what a pipe holds
 		fs = append(fs, r)
 		if err = errors.Join(err, w.Close()); err != nil {
 			closeAll(fs)
@@ -208,6 +221,10 @@ func (e *Executor) Probe(ctx context.Context) (job.SandboxCapability, error) {
 			r.Limits.Pids = 64
 		}
 	}
+	if len(e.filter) > 0 {
+		c.Version += ", seccomp"
+		r.Argv[2] = probeFilter + probeScript
+	}
 	out := &limited{max: 4096}
 	r.Stdout, r.Stderr = out, out
 	exit, err := executor.Try(ctx, e, r, e.cfg.ScratchDir)
@@ -219,6 +236,10 @@ func (e *Executor) Probe(ctx context.Context) (job.SandboxCapability, error) {
 	}
 	return c, nil
 }
+
+// probeFilter exits with 1 where system calls are not filtered.
+const probeFilter = `grep -q '^Seccomp:.2$' /proc/self/status || { echo "system calls are not filtered"; exit 1; }
+`
 
 // probeScript exits with 42 when the walls stand.
 const probeScript = `set -eu
