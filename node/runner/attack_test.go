@@ -23,6 +23,10 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if name := os.Getenv(envEscape); name != "" {
+		tryEscape(name)
+		return
+	}
 	dir := os.Getenv(envAttack)
 	if dir == "" {
 		os.Exit(m.Run())

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node/internal/needs"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -17,7 +18,7 @@ import (
 )
 
 // withUsers makes both executors over one pool.
-func withUsers(t *testing.T, cfg users.Config) map[job.Sandbox]executor.Executor {
+func withUsers(t *testing.T, cfg users.Config, binds ...executor.Bind) map[job.Sandbox]executor.Executor {
 	t.Helper()
 	p, err := users.New(cfg)
 	if err != nil {
@@ -27,7 +28,7 @@ func withUsers(t *testing.T, cfg users.Config) map[job.Sandbox]executor.Executor
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := sandbox.New(sandbox.Config{Users: p})
+	s, err := sandbox.New(sandbox.Config{Users: p, ReadOnly: binds})
 	if err != nil {
 		needs.Lacking(t, "no sandbox on this machine: %v", err)
 	}
@@ -41,6 +42,20 @@ for p in /proc/[0-9]*; do
 done 2>/dev/null
 cat %s/build/loot 2>/dev/null; echo x >> %s/build/loot; ls %s; echo robbed`
 
+// processOf waits until the runner has written down who it started.
+func processOf(a *Attempt) int {
+	for {
+		if pid, _ := a.Process(); pid != 0 {
+			return pid
+		}
+		select {
+		case <-a.Done():
+			return 0
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 // rob starts a job that has something, and one that is after it; what the second printed.
 func rob(t *testing.T, cfg users.Config, victim, thief job.Sandbox) (out string, victimPID int) {
 	t.Helper()
@@ -51,7 +66,7 @@ func rob(t *testing.T, cfg users.Config, victim, thief job.Sandbox) (out string,
 	tk.Authority.Attempt = "victim"
 	a := b.start(tk)
 	b.await(a, "ready")
-	pid, _ := a.Process()
+	pid := processOf(a)
 	s = spec(fmt.Sprintf(robber, a.root, a.root, filepath.Dir(a.root)))
 	s.Sandbox = thief
 	z := b.start(task(s))

@@ -1,6 +1,6 @@
 // Package process runs a workload as an ordinary process of this machine: session,
 // process group and control group of its own, no inherited environment, no new
-// privileges, no core dumps, and, under a root daemon, a user of its own that can
+// privileges, no core dumps, the system calls that package seccomp lets through, and, under a root daemon, a user of its own that can
 // read none of the daemon's files, and nothing of another job's.
 //
 // It is the weaker executor and says so (decision 9): the workload sees the host's

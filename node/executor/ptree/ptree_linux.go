@@ -78,6 +78,9 @@ func Start(s Spec) (*Tree, error) {
 			f.Close()
 		}
 	}()
+	if err := noCores(); err != nil {
+		return nil, err
+	}
 	t := &Tree{id: s.ID, done: make(chan struct{}), drained: make(chan struct{})}
 	if s.Cgroups != nil {
 		g, err := s.Cgroups.Create(s.ID, s.Limits)
@@ -313,11 +316,19 @@ func ownNetwork() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
-// restrict sets what needs the pid: no core dumps (07§179), and the kernel takes
-// the workload before the daemon when memory is short. Neither can be refused to
-// a parent of the process; if it is already dead there is nothing to restrict.
+// noCores takes core dumps from this process for good, and so from all that it starts, from
+// their first moment (07§179). The daemon's own core would have its keys in it.
+func noCores() error {
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return forgeyard.E("execute", forgeyard.Unavailable, fmt.Errorf("no core dumps: %w", err))
+	}
+	return nil
+}
+
+// restrict sets what needs the pid: the kernel takes the workload before the daemon when memory
+// is short. It cannot be refused to a parent of the process; if it is already dead there is
+// nothing to restrict.
 func restrict(pid int) {
-	_ = unix.Prlimit(pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("500"), 0o644)
 }
 

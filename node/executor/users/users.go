@@ -64,8 +64,8 @@ type Config struct {
 	// Seat is where the range is begun, modulo its length: two nodes on one machine do not
 	// go through it in step.
 	Seat int
-	// Busy lists users that processes of this machine have now. Nil: what /proc says.
-	Busy func() (map[int]bool, error)
+	// Busy lists users of a range that processes of this machine have now. Nil: what /proc says.
+	Busy func(first, count int) (map[int]bool, error)
 }
 
 // Pool lends the users of a range. A nil pool lends the runner's own user to everybody. It is
@@ -132,7 +132,7 @@ func (p *Pool) Lend(id string) (User, error) {
 		p.lent[id] = p.cfg.First
 		return p.user(p.cfg.First), nil
 	}
-	busy, err := p.cfg.Busy()
+	busy, err := p.cfg.Busy(p.cfg.First, p.cfg.Count)
 	if err != nil {
 		return User{}, forgeyard.E("lend a user", forgeyard.Unavailable, err)
 	}

@@ -10,9 +10,11 @@ import (
 	"syscall"
 )
 
-// busyUsers reads who owns the processes of this machine. Those that end meanwhile are left
-// out. A process that may not be dumped belongs to root there, so its status is asked.
-func busyUsers() (map[int]bool, error) {
+// busyUsers reads which users of a range have processes on this machine. Those that end
+// meanwhile are left out, and so are those that are dead and wait for their parent: they have
+// no memory and no files. A process that may not be dumped belongs to root in /proc, so its
+// status is asked.
+func busyUsers(first, count int) (map[int]bool, error) {
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -31,8 +33,7 @@ func busyUsers() (map[int]bool, error) {
 		if syscall.Lstat("/proc/"+n, &st) != nil {
 			continue
 		}
-		if st.Uid != 0 {
-			busy[int(st.Uid)] = true
+		if id := int(st.Uid); id != 0 && (id < first || id >= first+count) {
 			continue
 		}
 		for _, uid := range statusUsers(n) {
@@ -42,13 +43,16 @@ func busyUsers() (map[int]bool, error) {
 	return busy, nil
 }
 
-// statusUsers are the real, effective, saved and file system user of a process.
+// statusUsers are the real, effective, saved and file system user of a process that is not dead.
 func statusUsers(pid string) (ids []int) {
 	b, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {
 		return nil
 	}
 	for line := range strings.Lines(string(b)) {
+		if state, ok := strings.CutPrefix(line, "State:"); ok && strings.ContainsAny(state[:min(len(state), 2)], "ZX") {
+			return nil
+		}
 		v, ok := strings.CutPrefix(line, "Uid:")
 		if !ok {
 			continue

@@ -1,6 +1,8 @@
 package users
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -11,7 +13,7 @@ import (
 
 // What runs on this machine under a user is seen, so that user is not lent.
 func TestBusyOfThisMachine(t *testing.T) {
-	busy, err := busyUsers()
+	busy, err := busyUsers(os.Geteuid(), 1)
 	if err != nil || !busy[os.Geteuid()] {
 		t.Errorf("this process runs as %d: %v %v", os.Geteuid(), busy, err)
 	}
@@ -28,6 +30,20 @@ func TestBusyOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if u, err := p.Lend("a"); err != nil || u.UID != uid+1 {
+		t.Errorf("%v %v", u, err)
+	}
+	// Dead, and not yet collected by this test: nothing of it can be read.
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for state := byte(0); state != 'Z'; {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		state = b[bytes.LastIndexByte(b, ')')+2]
+	}
+	if u, err := p.Lend("b"); err != nil || u.UID != uid {
 		t.Errorf("%v %v", u, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 func pool(t *testing.T, cfg Config, busy ...int) *Pool {
 	t.Helper()
-	cfg.Busy = func() (map[int]bool, error) {
+	cfg.Busy = func(int, int) (map[int]bool, error) {
 		m := map[int]bool{}
 		for _, b := range busy {
 			m[b] = true
@@ -106,7 +106,7 @@ func TestWhereThereIsNoRange(t *testing.T) {
 
 // Nobody can say which are free: then none is.
 func TestBusyUnknown(t *testing.T) {
-	p, err := New(Config{First: 5000, Count: 2, Busy: func() (map[int]bool, error) { return nil, errors.New("no /proc") }})
+	p, err := New(Config{First: 5000, Count: 2, Busy: func(int, int) (map[int]bool, error) { return nil, errors.New("no /proc") }})
 	if err != nil {
 		t.Fatal(err)
 	}
