@@ -120,8 +120,8 @@ fuzz: ## every fuzz target for FUZZTIME=10s (PKG=./cas for one package)
 	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh $(PKG)
 
 .PHONY: bench
-bench: build ## measure and print ratios (SUITE=name for one)
-	go run ./internal/bench -suite $(SUITE)
+bench: build ## measure and print ratios (SUITE=name for one, PART=name for one of its measures)
+	go run ./internal/bench -suite $(SUITE) -part "$(PART)"
 
 .PHONY: soak
 soak: build ## fresh seeds of nets 2 and 3, the end-to-end suite and ten minutes of partitions, over and over for SOAK=60 minutes

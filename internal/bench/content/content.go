@@ -20,12 +20,12 @@ type Bench struct {
 
 // Content measures what travels between processes.
 func (b *Bench) Content(ctx context.Context) error {
-	return b.parts(ctx, part{"blob", b.oneBlob}, part{"small", b.smallFiles}, part{"swarm", b.swarms})
+	return b.parts(ctx, part{"blob", b.oneBlob}, part{"small", b.smallFiles}, part{"swarm", b.swarms}, part{"faults", b.faults})
 }
 
 // Store measures a store on this machine's disk.
 func (b *Bench) Store(ctx context.Context) error {
-	return b.parts(ctx, part{"index", b.largeIndex}, part{"put", b.putBlob})
+	return b.parts(ctx, part{"index", b.largeIndex}, part{"put", b.putBlob}, part{"stage", b.stage}, part{"layers", b.layers}, part{"hash", b.hashes})
 }
 
 // part is one measure of a suite.

@@ -22,9 +22,11 @@ import (
 
 	libpeer "github.com/libp2p/go-libp2p/core/peer"
 
+	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	"github.com/forgeyard/forgeyard-node/cas/peer"
+	"github.com/forgeyard/forgeyard-node/cas/tree"
 	"github.com/forgeyard/forgeyard-node/mesh"
 )
 
@@ -34,6 +36,7 @@ import (
 //
 //	meet […]  connects to those too, and counts them among those who have it
 //	bring     brings the content, tells how long it took
+//	stage …   makes a tree that was brought in a folder, tells how long it took
 //	usage     tells the CPU time and the peak of memory so far
 //
 // It ends with its input.
@@ -54,6 +57,7 @@ type Config struct {
 	From   []At     `json:"from"` // who has it, and who brings it in at the same time
 	Ref    cas.Ref  `json:"ref"`  // what to bring; a tree when Files is set
 	Names  []string `json:"names"`
+	Rot    bool     `json:"rot"` // it answers with other bytes than are asked for
 }
 
 // At is where a party is.
@@ -80,6 +84,11 @@ type party interface {
 	meet(ctx context.Context, more []At) error
 	bring(ctx context.Context) error
 	stats() string
+}
+
+// stager is a party that can make a folder of what it brought.
+type stager interface {
+	stage(ctx context.Context, dir string) error
 }
 
 // Run is the process.
@@ -116,35 +125,41 @@ func Run(ctx context.Context) error {
 	}
 	defer stop()
 	for in.Scan() {
-		var s Says
-		word, rest, _ := strings.Cut(in.Text(), " ")
-		switch word {
-		case "meet":
-			var more []At
-			err := json.Unmarshal([]byte(rest), &more)
-			if err == nil {
-				err = p.meet(ctx, more)
-			}
-			if err != nil {
-				s.Error = err.Error()
-			}
-		case "bring":
-			t0 := time.Now()
-			if err := p.bring(ctx); err != nil {
-				s.Error = err.Error()
-			}
-			s.Seconds = time.Since(t0).Seconds()
-			s.Stats = p.stats()
-		case "usage":
-		default:
-			s.Error = "unknown word " + word
-		}
-		s.CPU, s.Peak = ownUsage()
-		if err := say.Encode(s); err != nil {
+		if err := say.Encode(obey(ctx, p, in.Text())); err != nil {
 			return err
 		}
 	}
 	return in.Err()
+}
+
+// obey does what one line says.
+func obey(ctx context.Context, p party, line string) (s Says) {
+	word, rest, _ := strings.Cut(line, " ")
+	began := time.Now()
+	err := fmt.Errorf("unknown word %s", word)
+	switch word {
+	case "meet":
+		var more []At
+		if err = json.Unmarshal([]byte(rest), &more); err == nil {
+			err = p.meet(ctx, more)
+		}
+	case "bring":
+		err = p.bring(ctx)
+		s.Stats = p.stats()
+	case "stage":
+		err = errors.New("this party makes no folders")
+		if st, ok := p.(stager); ok {
+			err = st.stage(ctx, rest)
+		}
+	case "usage":
+		err = nil
+	}
+	if err != nil {
+		s.Error = err.Error()
+	}
+	s.Seconds = time.Since(began).Seconds()
+	s.CPU, s.Peak = OwnUsage()
+	return s
 }
 
 // profile begins a CPU profile where one is wanted.
@@ -226,7 +241,11 @@ func (o *ours) ready(ctx context.Context) (Says, error) {
 	if o.store, err = disk.Open(disk.Config{Dir: o.c.Dir, Reserve: -1, ReserveInodes: -1}); err != nil {
 		return Says{}, err
 	}
-	if o.x, err = peer.New(peer.Config{Host: o.mesh.HostFor(mesh.ClassMember), Store: o.store, Class: cas.Cache, Dial: o.mesh.Dial, Listen: o.mesh.ListenFor(mesh.ClassMember)}); err != nil {
+	var served cas.Store = o.store
+	if o.c.Rot {
+		served = rotten{o.store}
+	}
+	if o.x, err = peer.New(peer.Config{Host: o.mesh.HostFor(mesh.ClassMember), Store: served, Class: cas.Cache, Dial: o.mesh.Dial, Listen: o.mesh.ListenFor(mesh.ClassMember)}); err != nil {
 		return Says{}, err
 	}
 	if err := meetAll(ctx, o.mesh, o.c.From); err != nil {
@@ -235,6 +254,23 @@ func (o *ours) ready(ctx context.Context) (Says, error) {
 	s := Says{At: At{Peer: o.mesh.PeerID().String(), Addrs: o.mesh.Addrs()}}
 	s.Ref, err = o.fill(ctx)
 	return s, err
+}
+
+// rotten is a store that gives wrong blocks, and swears that they are right.
+type rotten struct{ *disk.Store }
+
+// Block implements cas.Store.
+func (r rotten) Block(ctx context.Context, d forgeyard.Digest) ([]byte, error) {
+	return r.ReadBlock(ctx, d, nil, true)
+}
+
+// ReadBlock implements cas.BlockReader. Manifests are right, else nothing would be asked for.
+func (r rotten) ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte, check bool) ([]byte, error) {
+	b, err := r.Store.ReadBlock(ctx, d, buf, check)
+	if err == nil && len(b) == cas.BlockSize {
+		b[len(b)/2] ^= 1
+	}
+	return b, err
 }
 
 // meetAll connects to those who are named.
@@ -296,6 +332,11 @@ func (o *ours) bring(ctx context.Context) error {
 		return o.x.FetchTree(ctx, o.c.Ref.Digest, names)
 	}
 	return o.x.Fetch(ctx, o.c.Ref, names)
+}
+
+func (o *ours) stage(ctx context.Context, dir string) error {
+	_, err := tree.Materialise(ctx, o.store, o.c.Ref.Digest, dir, tree.Materialisation{})
+	return err
 }
 
 // overHTTPS is Go's server and client, TLS 1.3, a file at either end.

@@ -4,9 +4,9 @@ package party
 
 import "syscall"
 
-// ownUsage is the CPU time of this process in seconds and the peak of its memory in
+// OwnUsage is the CPU time of this process in seconds and the peak of its memory in
 // bytes.
-func ownUsage() (cpu, peak float64) {
+func OwnUsage() (cpu, peak float64) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0, 0
