@@ -97,6 +97,8 @@ type entry struct {
 	print   forgeyard.Digest
 	checked forgeyard.Instant // zero: not in this process's life
 	dropped bool              // not given out any more; removed with the last lease
+	looking chan struct{}     // somebody holds its bytes against their names; closed at the end
+	failed  bool              // and found that they are not
 }
 
 // Stats tells what a cache holds and did.
@@ -269,6 +271,11 @@ func (c *Cache) serve(ctx context.Context, e *entry, w Want) (*Lease, error) {
 		l.Release()
 		return nil, err
 	}
+	if errors.Is(err, errFailed) { // who found it tells it, and drops it
+		c.drop(e)
+		l.Release()
+		return nil, nil
+	}
 	if forgeyard.KindOf(err) == forgeyard.NotFound { // the store forgot the tree: there is nothing to hold the layer against
 		c.cfg.Log.Info("a tree that is kept for reuse cannot be looked at; it is made anew", "root", e.root, "err", err)
 	} else {
@@ -280,30 +287,57 @@ func (c *Cache) serve(ctx context.Context, e *entry, w Want) (*Lease, error) {
 	return nil, nil
 }
 
-// look sees whether a layer is still what it was made as.
+// errFailed is of a layer whose bytes somebody else has just found to be wrong.
+var errFailed = errors.New("it was found to be wrong")
+
+// look sees whether a layer is still what it was made as. Several at once hold its bytes
+// against their names once.
 func (c *Cache) look(ctx context.Context, e *entry) error {
-	p, err := tree.Print(c.dir(e))
-	if err != nil {
-		return forgeyard.Errorf("layers", forgeyard.Corrupt, "%s cannot be looked at: %v", c.dir(e), err)
+	for {
+		p, err := tree.Print(c.dir(e))
+		if err != nil {
+			return forgeyard.Errorf("layers", forgeyard.Corrupt, "%s cannot be looked at: %v", c.dir(e), err)
+		}
+		now := c.cfg.Clock.Now()
+		c.mu.Lock()
+		was, known, failed := e.print, e.checked != 0, e.failed
+		seen := known && now.Sub(e.checked) < checkFor
+		other := e.looking
+		mine := !failed && !seen && other == nil && (!known || p == was)
+		if mine {
+			e.looking = make(chan struct{})
+		}
+		c.mu.Unlock()
+		switch {
+		case failed:
+			return errFailed
+		case known && p != was:
+			return forgeyard.Errorf("layers", forgeyard.Corrupt, "somebody touched %s", c.dir(e))
+		case seen:
+			return nil
+		case mine:
+			return c.check(ctx, e, p, now)
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return forgeyard.E("layers", forgeyard.Interrupted, ctx.Err())
+		}
 	}
-	now := c.cfg.Clock.Now()
+}
+
+// check holds a layer's bytes against their names, for all who wait for that.
+func (c *Cache) check(ctx context.Context, e *entry, print forgeyard.Digest, now forgeyard.Instant) error {
+	err := tree.Check(ctx, c.cfg.Store, e.root, c.dir(e), tree.Limits{})
 	c.mu.Lock()
-	was, seen := e.print, e.checked != 0 && now.Sub(e.checked) < checkFor
-	known := e.checked != 0
-	c.mu.Unlock()
-	if known && p != was {
-		return forgeyard.Errorf("layers", forgeyard.Corrupt, "somebody touched %s", c.dir(e))
+	defer c.mu.Unlock()
+	if err == nil {
+		e.print, e.checked = print, now
 	}
-	if seen {
-		return nil
-	}
-	if err := tree.Check(ctx, c.cfg.Store, e.root, c.dir(e), tree.Limits{}); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	e.print, e.checked = p, now
-	c.mu.Unlock()
-	return nil
+	e.failed = err != nil && ctx.Err() == nil // else the next one looks
+	close(e.looking)
+	e.looking = nil
+	return err
 }
 
 // drop lets nobody have the layer any more.

@@ -353,3 +353,99 @@ func FuzzName(f *testing.F) {
 		}
 	})
 }
+
+// countedStore counts how often a layer is held against its tree, and holds the first of
+// those up until it may go on.
+type countedStore struct {
+	tree.Source
+	root  forgeyard.Digest
+	mu    sync.Mutex
+	looks int
+	first chan struct{} // closed: go on
+}
+
+func (s *countedStore) look(d forgeyard.Digest) {
+	if d != s.root {
+		return
+	}
+	s.mu.Lock()
+	s.looks++
+	n := s.looks
+	s.mu.Unlock()
+	if n == 1 {
+		<-s.first
+	}
+}
+
+func (s *countedStore) Open(ctx context.Context, d forgeyard.Digest) (cas.Object, error) {
+	s.look(d)
+	return s.Source.Open(ctx, d)
+}
+
+func (s *countedStore) Block(ctx context.Context, d forgeyard.Digest) ([]byte, error) {
+	s.look(d)
+	return s.Source.Block(ctx, d)
+}
+
+// Several that want one layer at its first use hold its bytes against their names once; one
+// that gives up leaves that to the next, and one that finds them wrong finds it for all.
+func TestOneLooksForAll(t *testing.T) {
+	for name, c := range map[string]struct {
+		wrong, givesUp bool
+		looks          int
+	}{"right": {false, false, 1}, "the first gives up": {false, true, 2}, "wrong": {true, false, 1}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, plenty, plenty)
+			d := r.tree("a", 20)
+			l := r.get(d)
+			l.Release()
+			if c.wrong {
+				must(t, os.WriteFile(filepath.Join(l.Dir, "3"), []byte("z3"), 0o644))
+			}
+			s := &countedStore{Source: r.store, root: d, first: make(chan struct{})}
+			r.cfg.Store = s
+			r.open()
+			r.made = 0
+			var made sync.Mutex
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var started, ended sync.WaitGroup
+			const all = 8
+			errs := make([]error, all)
+			for i := range all {
+				started.Add(1)
+				ended.Go(func() {
+					mine := t.Context()
+					if i == 0 {
+						mine = ctx
+					}
+					started.Done()
+					_, errs[i] = r.c.Get(mine, d, Want{Fetch: func(context.Context) error {
+						made.Lock()
+						defer made.Unlock()
+						r.made++
+						return nil
+					}})
+				})
+			}
+			started.Wait()
+			if c.givesUp {
+				cancel()
+			}
+			close(s.first)
+			ended.Wait()
+			for i, err := range errs {
+				if err != nil && !(c.givesUp && i == 0 && forgeyard.KindOf(err) == forgeyard.Interrupted) {
+					t.Error(i, err)
+				}
+			}
+			st := r.c.Stats()
+			if c.wrong != (r.made == 1) || c.wrong != (st.Wrong == 1) {
+				t.Errorf("made %d times: %+v", r.made, st)
+			}
+			if most := c.looks + 2*r.made; s.looks > most { // to make one is to read its tree, twice
+				t.Errorf("its tree was read %d times, not %d at most", s.looks, most)
+			}
+		})
+	}
+}
