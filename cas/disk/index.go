@@ -239,8 +239,8 @@ type opening struct {
 }
 
 func (o *opening) say(u *update) {
-	if o == nil {
-		return
+	if o == nil || u.meta("session") == o.session {
+		return // another update of the same moment has said it, and what changed since stands
 	}
 	if o.lost {
 		u.setMeta("lost", 1)
