@@ -8,5 +8,5 @@ import "os"
 // affair, and writes meet a full disk.
 func allocate(f *os.File, size int64) error { return f.Truncate(size) }
 
-// syncData waits until what was written is on the disk.
-func syncData(f *os.File) error { return f.Sync() }
+// writeThrough writes, and returns when that is on the disk.
+func writeThrough(f *os.File, b []byte, at int64) (int, error) { return writeThenSync(f, b, at) }

@@ -336,11 +336,22 @@ func (c careFS) OpenWriter(dir, name string) (types.WritableFile, error) {
 }
 
 // segmentFile is a segment that is written to. Its space and its length are there already,
-// so a sync waits for its data, and for more only where an entry made it longer.
+// so a write waits for its data, and for more only where an entry made it longer.
 type segmentFile struct{ *os.File }
 
+// WriteAt implements types.WritableFile: what it wrote is on the disk. A commit is one write.
+func (f segmentFile) WriteAt(b []byte, at int64) (int, error) { return writeThrough(f.File, b, at) }
+
 // Sync implements types.WritableFile.
-func (f segmentFile) Sync() error { return syncData(f.File) }
+func (f segmentFile) Sync() error { return nil }
+
+func writeThenSync(f *os.File, b []byte, at int64) (int, error) {
+	n, err := f.WriteAt(b, at)
+	if err == nil {
+		err = f.Sync()
+	}
+	return n, err
+}
 
 // newSegmentFile makes a file that has its space, or none.
 func newSegmentFile(path string, size int64) (*os.File, error) {

@@ -1,0 +1,64 @@
+package consensus
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// dirty is how many pages of a file the disk does not have yet.
+func dirty(t *testing.T, f *os.File) uint64 {
+	t.Helper()
+	var s unix.Cachestat_t
+	err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &s, 0)
+	if errors.Is(err, unix.ENOSYS) {
+		t.Skip("this kernel does not tell which pages are dirty")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Dirty + s.Writeback
+}
+
+// What a write to a segment said it wrote, the disk has: nothing syncs it later.
+func TestSegmentWritesAreOnTheDisk(t *testing.T) {
+	for name, write := range map[string]func(*os.File, []byte, int64) (int, error){
+		"at once": func(f *os.File, b []byte, at int64) (int, error) { return segmentFile{f}.WriteAt(b, at) },
+		"apart":   writeThenSync,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := newSegmentFile(filepath.Join(t.TempDir(), "1.wal"), segmentBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			b := make([]byte, 3*4096)
+			if _, err := f.WriteAt(b, 0); err != nil {
+				t.Fatal(err)
+			}
+			if dirty(t, f) == 0 {
+				t.Skip("this file system writes nothing late")
+			}
+			if n, err := write(f, b, 0); err != nil || n != len(b) {
+				t.Fatal(n, err)
+			}
+			if n := dirty(t, f); n != 0 {
+				t.Errorf("%d pages are dirty", n)
+			}
+			if n, err := write(f, b, segmentBytes-1); err != nil || n != len(b) || dirty(t, f) != 0 {
+				t.Errorf("beyond the end: %d, %v, %d pages are dirty", n, err, dirty(t, f))
+			}
+		})
+	}
+	r, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := (segmentFile{r}).WriteAt([]byte("x"), 0); !errors.Is(err, unix.EBADF) {
+		t.Errorf("a file that cannot be written: %v", err)
+	}
+}
