@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,6 +67,7 @@ type guardedStore struct {
 	mu     sync.Mutex     // guards what is below
 	failed error
 	ahead  ahead
+	watch  writeWatch
 }
 
 func newGuardedStore(disk diskStore, cfg *Config, term *atomic.Uint64, broken func(error)) (*guardedStore, error) {
@@ -124,14 +126,77 @@ func (s *guardedStore) writeHere(f func() error) error {
 		return s.failed
 	}
 	s.writes.Add(1)
-	s.mu.Unlock()
 	defer s.writes.Done()
-	late := time.AfterFunc(s.deadline, func() { _ = s.judge(errWriteHung) })
+	w := s.watch.begin(time.Now(), s.lookAtWrites)
+	s.mu.Unlock()
 	err := f()
-	if !late.Stop() {
+	s.mu.Lock()
+	s.watch.end(w)
+	s.mu.Unlock()
+	if w.late {
 		return errors.Join(errWriteHung, err)
 	}
 	return s.judge(err)
+}
+
+// lookAtWrites condemns the store if a write is beyond the deadline.
+func (s *guardedStore) lookAtWrites() {
+	s.mu.Lock()
+	late := s.watch.look(time.Now(), s.deadline)
+	s.mu.Unlock()
+	if late {
+		_ = s.judge(errWriteHung) // who waits is told
+	}
+}
+
+// writeWatch is one timer for all writes that are made in place, in the place of one for
+// each. It runs while there are some, and so it is the first to end of all that a busy node
+// has set: raft sets its own anew each time that it goes to sleep, and one that were the
+// first would wake another thread each time, only for that to wait no longer than until then.
+type writeWatch struct {
+	timer *time.Timer
+	runs  bool // the timer does
+	busy  bool // something was written since it last ended
+	under []*writeUnder
+}
+
+type writeUnder struct {
+	began time.Time
+	late  bool
+}
+
+// watchEvery is how late a write may be found to be late.
+const watchEvery = 40 * time.Millisecond
+
+func (w *writeWatch) begin(now time.Time, look func()) *writeUnder {
+	u := &writeUnder{began: now}
+	w.under, w.busy = append(w.under, u), true
+	switch {
+	case w.timer == nil:
+		w.timer = time.AfterFunc(watchEvery, look)
+	case !w.runs:
+		w.timer.Reset(watchEvery)
+	}
+	w.runs = true
+	return u
+}
+
+func (w *writeWatch) end(u *writeUnder) {
+	w.under = slices.DeleteFunc(w.under, func(o *writeUnder) bool { return o == u })
+}
+
+// look reports whether a write is late, and has the timer go on while there are writes.
+func (w *writeWatch) look(now time.Time, deadline time.Duration) (late bool) {
+	for _, u := range w.under {
+		u.late = u.late || now.Sub(u.began) >= deadline
+		late = late || u.late
+	}
+	w.runs = w.busy || len(w.under) > 0
+	w.busy = false
+	if w.runs {
+		w.timer.Reset(watchEvery)
+	}
+	return late
 }
 
 func (s *guardedStore) judge(err error) error {
