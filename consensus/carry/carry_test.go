@@ -446,15 +446,112 @@ func TestClosingAPipelineFreesItsSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, calls, _ := duct(t, nil)
 		go func() { <-calls }()
-		freed := make(chan error)
+		freed := make(chan error, 2)
 		go func() {
-			_, err := p.AppendEntries(&raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse))
-			freed <- err
+			for range 2 {
+				_, err := p.AppendEntries(&raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse))
+				freed <- err
+			}
 		}()
-		synctest.Wait() // nobody takes it
+		if err := <-freed; err != nil {
+			t.Errorf("the first: %v", err)
+		}
+		synctest.Wait() // the second waits for the first's answer
 		p.Close()
-		if err := <-freed; !errors.Is(err, raft.ErrPipelineShutdown) {
-			t.Errorf("%v", err)
+		if err := <-freed; err == nil {
+			t.Error("the second is under way on a closed pipeline")
+		}
+		if _, err := p.AppendEntries(&raft.AppendEntriesRequest{}, new(raft.AppendEntriesResponse)); !errors.Is(err, raft.ErrPipelineShutdown) {
+			t.Errorf("an append to a closed one: %v", err)
+		}
+	})
+}
+
+// The reader has a future before there is an append. Where none will come it ends, as raft
+// waits for that, and hears of no append that was not made.
+func TestReaderEndsWithAnIdlePipeline(t *testing.T) {
+	for name, story := range map[string]struct {
+		do    func(p *pipeline)
+		after time.Duration
+	}{
+		"it is closed": {do: func(p *pipeline) { p.Close() }},
+		"nobody sends": {do: func(*pipeline) {}, after: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, calls, _ := duct(t, nil)
+				go func() {
+					c := <-calls
+					c.Respond(&raft.AppendEntriesResponse{Term: 1, Success: true}, nil)
+				}()
+				heard, ended := 0, make(chan struct{})
+				go func() {
+					defer close(ended)
+					for f := range p.Consumer() {
+						_ = f.Request()
+						heard++
+					}
+				}()
+				if _, err := p.AppendEntries(&raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse)); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				began := time.Now()
+				story.do(p.(*pipeline))
+				<-ended
+				if took := time.Since(began); heard != 1 || took != story.after {
+					t.Errorf("the reader ended after %s and heard of %d appends, one was made", took, heard)
+				}
+				if _, err := p.AppendEntries(&raft.AppendEntriesRequest{}, new(raft.AppendEntriesResponse)); !errors.Is(err, raft.ErrPipelineShutdown) {
+					t.Errorf("an append after that: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// What a peer says unasked answers no append, neither the last nor the next.
+func TestAnAnswerToNobodyEndsThePipeline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _, _ := duct(t, nil)
+		p.(*pipeline).link.in.Reset(strings.NewReader("\xa0\x81\xa7Success\xc3"))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			f := <-p.Consumer()
+			t.Errorf("it answered %v", f.Request())
+		}()
+		<-ended
+		if _, err := p.AppendEntries(&raft.AppendEntriesRequest{}, new(raft.AppendEntriesResponse)); !errors.Is(err, raft.ErrPipelineShutdown) {
+			t.Errorf("an append after that: %v", err)
+		}
+	})
+}
+
+// An answer may take its time anew for each append, though the connection has one deadline.
+func TestEachAppendHasItsOwnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, calls, _ := duct(t, nil)
+		go func() {
+			for range 3 {
+				c := <-calls
+				time.Sleep(900 * time.Millisecond)
+				c.Respond(&raft.AppendEntriesResponse{Term: 1, Success: true}, nil)
+			}
+		}()
+		go func() {
+			for range 3 {
+				f := <-p.Consumer()
+				if !f.Response().Success {
+					t.Errorf("%v", f.Error())
+				}
+			}
+		}()
+		for range 3 {
+			if _, err := p.AppendEntries(&raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse)); err != nil {
+				t.Errorf("%v", err)
+			}
+			time.Sleep(950 * time.Millisecond)
 		}
 	})
 }

@@ -5,9 +5,9 @@
 // It differs in how often an entry changes hands on its way. In raft's transport an answer
 // is read by one goroutine, handed to another, and by our guards to a third; a call that
 // comes in passes a goroutine between its connection's and raft's. Here whoever needs the
-// answer reads it (future.Response), and what is to be done with a call before raft sees it
-// is done on the goroutine that read it (Config.Arrive). A message is written with one
-// write, and encoded without reflection.
+// answer reads it (future.Response), and waits for it before the append is made (pipeline).
+// What is to be done with a call before raft sees it is done on the goroutine that read it
+// (Guard.Arrive). A message is written with one write, and encoded without reflection.
 //
 // It does not decide which calls raft may see, and retries nothing.
 //
