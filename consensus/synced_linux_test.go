@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 )
 
 // dirty is how many pages of a file the disk does not have yet.
@@ -15,7 +17,7 @@ func dirty(t *testing.T, f *os.File) uint64 {
 	var s unix.Cachestat_t
 	err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &s, 0)
 	if errors.Is(err, unix.ENOSYS) {
-		t.Skip("this kernel does not tell which pages are dirty")
+		needs.Lacking(t, "a kernel that tells which pages are dirty (cachestat, Linux 6.5)")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +42,7 @@ func TestSegmentWritesAreOnTheDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			if dirty(t, f) == 0 {
-				t.Skip("this file system writes nothing late")
+				needs.Lacking(t, "a file system that writes late in the folder for temporary files")
 			}
 			if n, err := write(f, b, 0); err != nil || n != len(b) {
 				t.Fatal(n, err)

@@ -132,9 +132,13 @@ replay() { # replay SEED FAULT: plays twice at once, under different surrounding
   echo "seed $1${2:+ with the fault $2} replays: $(trace "$a" | wc -l) lines, $(grep -m1 '^TRACE' "$a")"
 }
 replay "$first" ''
-replay 1 heartbeats
+# Which seed finds it first moves with whatever moves a trace.
+for seed in {1..12}; do
+  replay "$seed" heartbeats
+  ! grep -q 'BROKEN same-state' "$out/replay.1" || break
+done
 if ! grep -q 'BROKEN same-state' "$out/replay.1"; then
-  echo "sim-raft: hashicorp/raft#695 was not found at seed 1 with its guard taken out: see $out/replay.1" >&2
+  echo "sim-raft: hashicorp/raft#695 was not found by 12 seeds with its guard taken out: see $out/replay.1" >&2
   exit 1
 fi
 grep -m1 'BROKEN same-state' "$out/replay.1"
