@@ -166,6 +166,10 @@ type Lease struct {
 	EndedAt   forgeyard.Wall `cbor:"10,keyasint,omitempty"`
 	EndReason EndReason      `cbor:"11,keyasint,omitempty"`
 	EndedBy   string         `cbor:"12,keyasint,omitempty"` // the person, for a forced end
+	// DriftPPM is by how many parts in a million two clocks may differ, as the site had it
+	// when it granted a person's lease: a later change of that does not shorten what was
+	// promised. Zero: what the site has now.
+	DriftPPM int64 `cbor:"13,keyasint,omitempty"`
 }
 
 // Quarantine says why a device is out of the pool.

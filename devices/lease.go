@@ -58,7 +58,8 @@ type Grant struct {
 	Holder    Holder
 	Origin    Origin
 	TTL       time.Duration
-	Prepare   bool // the device must be prepared before the holder gets it
+	Prepare   bool  // the device must be prepared before the holder gets it
+	DriftPPM  int64 // see Lease
 }
 
 // Grant gives the device to a holder. Asking again with the same request id
@@ -80,7 +81,7 @@ func (d Device) Grant(g Grant) (Device, Lease, error) {
 	}
 	l := Lease{
 		ID: g.Lease, Device: d.ID, Token: g.Index, Holder: g.Holder, Origin: g.Origin,
-		RequestID: g.RequestID, TTL: g.TTL, GrantedAt: g.At,
+		RequestID: g.RequestID, TTL: g.TTL, GrantedAt: g.At, DriftPPM: g.DriftPPM,
 	}
 	d.Lease, d.HighestFence, d.Dirty, d.Resets, d.Cleaned = &l, g.Index, true, 0, nil
 	if d.Use = Leased; g.Prepare {

@@ -114,10 +114,14 @@ func (c *change) deviceLease(b DeviceLease) (DeviceLeased, error) {
 	if err != nil {
 		return DeviceLeased{}, err
 	}
-	next, l, err := d.Grant(devices.Grant{
+	g := devices.Grant{
 		Index: c.Step, At: c.at, Lease: forgeyard.DeviceLeaseID(c.newID()), RequestID: b.Key, Holder: devices.Holder{Person: b.Holder},
 		Origin: devices.Local, TTL: time.Duration(b.TTL),
-	})
+	}
+	if c.Allows(FormatLeases) {
+		g.DriftPPM = int64(c.Config.Lease.Drift)
+	}
+	next, l, err := d.Grant(g)
 	if err != nil {
 		return DeviceLeased{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
 )
@@ -68,14 +69,14 @@ func TestLaterCommands(t *testing.T) {
 // nothing, so that what a site wrote before them keeps its bytes. Whole they are held by
 // TestLaterFields.
 var later = []string{
-	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "MemberSet.Deadline", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
+	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "MemberSet.Deadline", "Lease.DriftPPM", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Release.Clean", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
 	"Report.Log", "Expire.LogSeq", "Job.Tail",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
-// TestClean and TestLogOfTheLost hold them.
-var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Job.Tail"}
+// TestClean, TestLogOfTheLost and TestDeviceDrift hold them.
+var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Job.Tail", "Lease.DriftPPM"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -135,6 +136,24 @@ func TestClean(t *testing.T) {
 	b, err := decodeBody(kindRelease, row.Bytes)
 	if err != nil || !reflect.DeepEqual(b, give) || FormatOf(b) != FormatLeases {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+}
+
+// TestDeviceDrift holds the drift that a device was lent with.
+func TestDeviceDrift(t *testing.T) {
+	im := image{Format: snapshotFormat, Log: FormatLeases, Devices: []devices.Device{{ID: "D", Lease: &devices.Lease{ID: "L", DriftPPM: 7}}}}
+	s, err := DecodeState(cborx.Marshal(im))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range golden.Rows(t, "testdata/device-drift.hex", []golden.Row{{Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}}) {
+		back, err := DecodeState(row.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, _ := back.Devices.Get("D"); d.Lease == nil || d.Lease.DriftPPM != 7 {
+			t.Errorf("%s: lost on the way: %+v", row.Name, d.Lease)
+		}
 	}
 }
 

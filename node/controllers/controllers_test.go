@@ -404,6 +404,25 @@ func TestDeviceLease(t *testing.T) {
 	r.want("site.DeviceRelease")
 }
 
+// What a person was lent ends by the drift of clocks that the site had when it was lent
+// (E04), and not by what somebody set since.
+func TestDeviceLeaseKeepsItsDrift(t *testing.T) {
+	r := newest(t)
+	m, _ := r.s.Members.Get(r.r[0])
+	caps := m.Caps
+	caps.Devices = []job.DeviceFact{{ID: "board", Kind: "board"}}
+	r.apply(site.Register{Runner: r.r[0], Session: "S1", Caps: caps, Formats: site.Formats})
+	r.apply(site.DeviceHealth{Device: "board", Action: "checked", OK: true})
+	r.apply(site.ConfigSet{Key: "lease.drift", Value: "0.1"})
+	r.apply(site.DeviceLease{Device: "board", Holder: "ana", TTL: int64(time.Minute), Key: "k"})
+	r.apply(site.ConfigSet{Key: "lease.drift", Value: "0.01"})
+	r.want("")
+	r.after(65 * time.Second)
+	r.want("")
+	r.after(2 * time.Second)
+	r.want("site.DeviceRelease")
+}
+
 // A device is not given to a job while its host is not heard from: it could not be opened.
 // The job waits, and is told for whom.
 func TestDeviceOfASilentHost(t *testing.T) {

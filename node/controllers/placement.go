@@ -336,7 +336,7 @@ func (s *stepper) deviceLeases() {
 			since = s.now
 			s.in.Mem.devices[l.ID] = since
 		}
-		due := lease.Stretch(l.TTL, lease.Terms{DriftPPM: int64(s.in.State.Config.Lease.Drift)})
+		due := lease.Stretch(l.TTL, lease.Terms{DriftPPM: cmp.Or(l.DriftPPM, int64(s.in.State.Config.Lease.Drift))})
 		if since.Add(due) <= s.now {
 			s.propose("device/"+string(l.ID), site.DeviceRelease{Lease: l.ID, Expired: true})
 			continue
