@@ -118,8 +118,11 @@ type Node struct {
 	lastFacts  atomic.Pointer[factsAt]
 	registered atomic.Uint64 // number of our own registration, once seen applied
 
-	opened     atomic.Bool // group is set
-	recovering sync.Mutex  // held through a forced recovery
+	opened     atomic.Bool   // group is set
+	caughtUp   atomic.Bool   // see current
+	currentIn  atomic.Uint64 // the leadership in which this node was up to date: see current
+	told       atomic.Pointer[toldFormat]
+	recovering sync.Mutex // held through a forced recovery
 
 	mu        sync.Mutex
 	servers   serverAddrs

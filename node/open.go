@@ -90,7 +90,7 @@ func (n *Node) openLog(ctx context.Context, c *closers) error {
 	n.replica.Observe(n.applied)
 	n.proposer = &replica.Proposer{
 		Self: n.mesh.PeerID().String(), Forward: n.peers.forward, Clock: n.clock, By: n.enrolment.Name,
-		MayWrite: func(b site.Body) error { return n.replica.State().MayWrite(b) },
+		MayWrite: n.mayWrite,
 		NewID:    func() forgeyard.MessageID { return forgeyard.MessageID(NewID(n.clock)) },
 		Route:    func(string, int) string { return n.way.route() }, Heard: n.way.proposed,
 	}

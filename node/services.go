@@ -59,10 +59,13 @@ func (s peerService) Propose(ctx context.Context, r *connect.Request[forgeyardv1
 	if err != nil {
 		return nil, err
 	}
+	if err := s.n.current(ctx); err != nil {
+		return nil, err
+	}
 	if err := s.n.replica.State().Admits(p.Runner, cmd.Body); err != nil {
 		return nil, err
 	}
-	if err := s.n.replica.State().MayWrite(cmd.Body); err != nil {
+	if err := s.n.mayWrite(ctx, cmd.Body); err != nil {
 		return nil, err
 	}
 	ctx = withHops(ctx, r.Header())
@@ -228,7 +231,10 @@ func (s peerService) Barrier(ctx context.Context, r *connect.Request[forgeyardv1
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&forgeyardv1.BarrierResponse{Index: i}), nil
+	if err := s.n.group.WaitApplied(ctx, i); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&forgeyardv1.BarrierResponse{Index: i, LogFormat: uint32(s.n.replica.State().LogFormat())}), nil
 }
 
 // Credential implements the service: a member gets a credential that lasts longer,

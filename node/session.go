@@ -167,9 +167,9 @@ func (n *Node) register(ctx context.Context) error {
 // formatWait bounds how long a registration waits to learn the format of the log.
 const formatWait = 30 * time.Second
 
-// awaitFormat waits until this node's own copy of the log tells its format. A process that
-// just began has not gone through its log yet, and would not say where it runs: then the site
-// could not know that the process before it is dead. Who was removed is given no more of the
+// awaitFormat waits until the format of the site's log is known here. A process that just
+// began has not gone through its log yet, and would not say where it runs: then the site
+// could not know that the process before it is dead. Whoever reaches the leader can tell. Who was removed is given no more of the
 // log: what the members say at the door ends its wait, and is returned (RA-321).
 func (n *Node) awaitFormat(ctx context.Context) error {
 	if n.lineage() == "" {
@@ -177,11 +177,11 @@ func (n *Node) awaitFormat(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, formatWait)
 	defer cancel()
-	for !n.replica.State().Allows(site.FormatPlaces) {
+	for !n.allows(site.FormatPlaces) {
 		if end := n.way.ended(); end != nil {
 			return end
 		}
-		if n.upToDate(ctx) || !n.pause(ctx, firstBackoff) {
+		if n.learnFormat(ctx) || !n.pause(ctx, firstBackoff) {
 			return nil
 		}
 	}
@@ -190,7 +190,7 @@ func (n *Node) awaitFormat(ctx context.Context) error {
 
 // place is where this process runs, once the log's format has room for it.
 func (n *Node) place() forgeyard.Digest {
-	if !n.replica.State().Allows(site.FormatPlaces) {
+	if !n.allows(site.FormatPlaces) {
 		return forgeyard.Digest{}
 	}
 	return n.dir.place(n.clock.BootID())

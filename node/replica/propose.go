@@ -38,8 +38,9 @@ type Proposer struct {
 	// Heard is told how asking somebody else than this node went; it may be nil.
 	Heard func(ctx context.Context, addr string, err error)
 	// MayWrite says why a command may not stand in the site's log yet, or nil: the log's
-	// format moves only when every voter reads the next (07§206). Nil: all may.
-	MayWrite func(site.Body) error
+	// format moves only when every voter reads the next (07§206). It may ask others, within
+	// ctx. Nil: all may.
+	MayWrite func(ctx context.Context, b site.Body) error
 }
 
 // Waits between two tries of the same command.
@@ -66,7 +67,7 @@ func (p *Proposer) ProposeAs(ctx context.Context, by string, body site.Body) (si
 // restart of its own.
 func (p *Proposer) ProposeID(ctx context.Context, id forgeyard.MessageID, by string, body site.Body) (site.Reply, error) {
 	if p.MayWrite != nil {
-		if err := p.MayWrite(body); err != nil {
+		if err := p.MayWrite(ctx, body); err != nil {
 			return site.Reply{}, err
 		}
 	}

@@ -1232,6 +1232,7 @@ func (*BarrierRequest) Descriptor() ([]byte, []int) {
 type BarrierResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	LogFormat     uint32                 `protobuf:"varint,2,opt,name=log_format,json=logFormat,proto3" json:"log_format,omitempty"` // of the site's log when it was asked; absent: an older version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1269,6 +1270,13 @@ func (*BarrierResponse) Descriptor() ([]byte, []int) {
 func (x *BarrierResponse) GetIndex() uint64 {
 	if x != nil {
 		return x.Index
+	}
+	return 0
+}
+
+func (x *BarrierResponse) GetLogFormat() uint32 {
+	if x != nil {
+		return x.LogFormat
 	}
 	return 0
 }
@@ -1792,9 +1800,11 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\"\"\n" +
 	"\fHashResponse\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\"\x10\n" +
-	"\x0eBarrierRequest\"'\n" +
+	"\x0eBarrierRequest\"F\n" +
 	"\x0fBarrierResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index\"B\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x1d\n" +
+	"\n" +
+	"log_format\x18\x02 \x01(\rR\tlogFormat\"B\n" +
 	"\x11CacheNamesRequest\x12-\n" +
 	"\x05names\x18\x01 \x03(\v2\x17.forgeyard.v1.CacheNameR\x05names\"3\n" +
 	"\tCacheName\x12\x14\n" +
