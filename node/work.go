@@ -276,7 +276,8 @@ const stoppedTime = time.Minute
 func (x *execution) tellStopped(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stoppedTime)
 	defer cancel()
-	x.n.tell(ctx, site.Stopped{Authority: x.authority})
+	_, last := x.progress()
+	x.n.tell(ctx, site.Stopped{Authority: x.authority, LogSeq: last})
 }
 
 // stopKind is the word of the log for the stop that was followed.

@@ -112,7 +112,7 @@ func (c *change) stopped(b Stopped) error {
 		return err
 	}
 	if j.Lease.Live() && c.Allows(FormatLeases) {
-		c.stoppedFirst(&j)
+		c.stoppedFirst(&j, b.LogSeq)
 		c.putJob(j)
 		return nil
 	}
@@ -129,14 +129,14 @@ func (c *change) stopped(b Stopped) error {
 // stoppedFirst ends a lease whose holder stopped before anybody missed it: its own time was
 // over, since no renewal of it was answered. What the leader would still wait for is certain
 // already.
-func (c *change) stoppedFirst(j *Job) {
+func (c *change) stoppedFirst(j *Job, logSeq uint64) {
 	begun, name := j.Lease.State == lease.Accepted, c.memberName(j.Lease.Authority.Runner)
 	c.endLease(j, lease.EndExpired, name+" stopped by its own clock: no renewal was answered in time")
 	if !begun {
 		c.requeue(j, name+" had no time left for the offer")
 		return
 	}
-	j.Phase = job.PhaseUnknown
+	j.Phase, j.Tail = job.PhaseUnknown, logSeq
 	if j.Grant != nil && (j.StopKind == stopAuthority || j.Grant.Ended(c.Uplink, c.Uplink.Used) != "") {
 		// What was over is the authority that it came with: nobody lost it.
 		if !c.neverAgain(j, job.AuthorityEnded, name+" stopped: the central daemon's authority was used up") {

@@ -311,6 +311,7 @@ type Revoke struct {
 // is unknown this is certainty, which else takes until the holder's own deadline.
 type Stopped struct {
 	Authority forgeyard.Authority `cbor:"1,keyasint"`
+	LogSeq    uint64              `cbor:"2,keyasint,omitempty"` // last number of the log on its own disk
 }
 
 // Silence says that the leader has not heard a runner for a while, or hears it again.

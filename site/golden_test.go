@@ -51,7 +51,7 @@ func TestLaterCommands(t *testing.T) {
 			t.Fatalf("kind %d: %v", k, err)
 		}
 		p := reflect.New(reflect.TypeOf(zero))
-		golden.Fill(t, p.Interface(), "Report.Log")
+		golden.Fill(t, p.Interface(), "Report.Log", "Stopped.LogSeq")
 		add(k, p.Elem().Interface().(Body))
 	}
 	var m MemberSet
@@ -75,8 +75,8 @@ var later = []string{
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
-// TestClean, TestLogOfTheLost and TestDeviceDrift hold them.
-var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Job.Tail", "Lease.DriftPPM"}
+// TestClean, TestLogOfTheLost, TestDeviceDrift and TestStoppedLog hold them.
+var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -154,6 +154,15 @@ func TestDeviceDrift(t *testing.T) {
 		if d, _ := back.Devices.Get("D"); d.Lease == nil || d.Lease.DriftPPM != 7 {
 			t.Errorf("%s: lost on the way: %+v", row.Name, d.Lease)
 		}
+	}
+}
+
+// TestStoppedLog holds how far the log went of a holder that stopped.
+func TestStoppedLog(t *testing.T) {
+	row := golden.Rows(t, "testdata/stopped.hex", []golden.Row{{Name: "Stopped", Bytes: cborx.Marshal(Stopped{LogSeq: 7})}})[0]
+	b, err := decodeBody(kindStopped, row.Bytes)
+	if err != nil || !reflect.DeepEqual(b, Stopped{LogSeq: 7}) {
+		t.Errorf("%+v: %v", b, err)
 	}
 }
 

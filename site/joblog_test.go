@@ -47,6 +47,14 @@ func TestReportedLog(t *testing.T) {
 	if j := l.job(a); j.Tail != 0 || j.LogSeq != 22 || len(j.Log) != 5 {
 		t.Fatalf("tail %d after %d: %+v", j.Tail, j.LogSeq, j.Log)
 	}
+	// One that stopped before it was missed says itself how far it was.
+	last := l.job(a).Lease.Authority
+	l.must(Accept{Authority: last})
+	l.must(Stopped{Authority: last, LogSeq: 40})
+	l.offer(a.Job, "one")
+	if j := l.job(a); j.Tail != 40 || j.LogSeq != 22 {
+		t.Fatalf("tail %d after %d", j.Tail, j.LogSeq)
+	}
 }
 
 // TestLogOfTheLost holds the bytes of what was added for logs that outlive their runner.
