@@ -48,6 +48,7 @@ func TestReportedLog(t *testing.T) {
 		t.Fatalf("tail %d after %d: %+v", j.Tail, j.LogSeq, j.Log)
 	}
 	// One that stopped before it was missed says itself how far it was.
+	l.must(FormatRaise{To: FormatNow, Voters: []forgeyard.RunnerID{"R1"}})
 	last := l.job(a).Lease.Authority
 	l.must(Accept{Authority: last})
 	l.must(Stopped{Authority: last, LogSeq: 40})
