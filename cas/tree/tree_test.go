@@ -309,3 +309,43 @@ func TestTreeBombIsBounded(t *testing.T) {
 		t.Fatalf("%+v %v", r, err)
 	}
 }
+
+// What nests deeper than a tree may is refused wherever it is walked, and a pin of it, or of
+// an entry whose kind is a lie, stops no collection and keeps what it can.
+func TestTreesThatLie(t *testing.T) {
+	ctx, s := context.Background(), store(t)
+	put := func(es ...cas.Entry) cas.Ref {
+		enc, err := cas.Tree{Entries: es}.Encode()
+		must(t, err)
+		return castest.Put(t, s, enc)
+	}
+	deep := put()
+	for range cas.MaxDepth + 70 {
+		deep = put(cas.Entry{Name: "d", Kind: cas.Dir, Size: deep.Size, Digest: deep.Digest})
+	}
+	blob := castest.Put(t, s, []byte("no tree"))
+	wrongKind := put(cas.Entry{Name: "d", Kind: cas.Dir, Size: blob.Size, Digest: blob.Digest})
+	wrongSize := put(cas.Entry{Name: "f", Kind: cas.File, Size: blob.Size + 1, Digest: blob.Digest})
+	for name, c := range map[string]struct {
+		root cas.Ref
+		want forgeyard.Kind
+	}{
+		"too deep":                   {deep, forgeyard.Limit},
+		"a directory that is a file": {wrongKind, forgeyard.Invalid},
+		"a file as the root":         {blob, forgeyard.Invalid},
+		"a size that is not its own": {wrongSize, forgeyard.Invalid},
+	} {
+		_, err := tree.Materialise(ctx, s, c.root.Digest, filepath.Join(t.TempDir(), "x"), tree.Materialisation{})
+		castest.WantKind(t, err, c.want)
+		if c.root != wrongSize { // sizes are seen where the bytes are
+			if _, _, err := tree.Closure(ctx, c.root, tree.FromStore(s), tree.Limits{}); forgeyard.KindOf(err) != c.want {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		must(t, s.Pin(ctx, cas.Pin{Owner: "test/" + strings.ReplaceAll(name, " ", "-"), Trees: []forgeyard.Digest{c.root.Digest}}))
+	}
+	loose := castest.Put(t, s, []byte("loose"))
+	if r, err := s.GC(ctx, false); err != nil || r.Removed != 1 || s.Has(ctx, loose.Digest) {
+		t.Fatalf("%+v %v", r, err)
+	}
+}
