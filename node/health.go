@@ -255,6 +255,9 @@ func (n *Node) checkPeers() *forgeyardv1.Health_Check {
 	c := check("peers")
 	alive, all := 0, 0
 	for _, m := range n.Members() {
+		if m.State == stateRemoved {
+			continue
+		}
 		all++
 		if m.State == string(mesh.StateAlive) {
 			alive++

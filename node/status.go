@@ -187,7 +187,7 @@ func (n *Node) Members() []*forgeyardv1.Member {
 		heard[m.RunnerID] = m
 	}
 	var out []*forgeyardv1.Member
-	for _, m := range byOrder(st) {
+	for _, m := range byOrder(st, voters) {
 		id := string(m.Runner)
 		v := &forgeyardv1.Member{
 			RunnerId: id, Name: m.Name, PeerId: m.Peer, Role: "pending", Voter: voters[id], State: "unknown", SessionId: string(m.Session.ID),
@@ -206,10 +206,17 @@ func (n *Node) Members() []*forgeyardv1.Member {
 		if m.Runner == n.enrolment.RunnerID {
 			v.State, v.AsOf = string(mesh.StateAlive), timestamppb.New(n.clock.Wall())
 		}
+		if m.Removed {
+			v.State = stateRemoved
+		}
 		out = append(out, v)
 	}
 	return out
 }
+
+// stateRemoved is shown of a member that was removed while the group still counts its vote:
+// who switches it off now takes a vote from the group.
+const stateRemoved = "removed"
 
 // silentSince is when the leader stopped hearing a member that holds leases.
 func silentSince(m site.Member) *timestamppb.Timestamp {
@@ -219,10 +226,11 @@ func silentSince(m site.Member) *timestamppb.Timestamp {
 	return timestamppb.New(m.Silent.Time())
 }
 
-func byOrder(st *site.State) []site.Member {
+// byOrder are the members, and who was removed and still votes.
+func byOrder(st *site.State, voters map[string]bool) []site.Member {
 	var all []site.Member
 	for _, m := range st.Members.All() {
-		if !m.Removed {
+		if !m.Removed || voters[string(m.Runner)] {
 			all = append(all, m)
 		}
 	}

@@ -46,6 +46,12 @@ func judgeVoters(members []*forgeyardv1.Member, bound int) *forgeyardv1.Health_C
 	if len(members) >= 3 && (voters <= 1 || voters%2 == 0) {
 		c.Status, c.Fix = checkWarn, "forgeyard-node site members shows who votes; site promote and site demote change it"
 	}
+	for _, m := range members {
+		if m.State == stateRemoved {
+			c.Status, c.Fix = checkWarn, "leave it running, and bring the voters back that do not answer"
+			c.Detail += fmt.Sprintf("; %s was removed, and its vote still counts", m.Name)
+		}
+	}
 	return c
 }
 

@@ -11,13 +11,17 @@ import (
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
-// membersOf reads "v" for a voter, "V" for a dead one, "r" for one that does not vote.
+// membersOf reads "v" for a voter, "V" for a dead one, "r" for one that does not vote, "x" for
+// one that was removed and whose vote still counts.
 func membersOf(word string) []*forgeyardv1.Member {
 	var out []*forgeyardv1.Member
 	for _, x := range word {
 		m := &forgeyardv1.Member{State: "alive", Voter: x != 'r'}
-		if x == 'V' {
+		switch x {
+		case 'V':
 			m.State = "dead"
+		case 'x':
+			m.State, m.Name = stateRemoved, "gone"
 		}
 		out = append(out, m)
 	}
@@ -32,12 +36,15 @@ func TestVotersAreJudged(t *testing.T) {
 	}{
 		"v": {0, checkOK}, "vr": {0, checkOK}, // small: `quorum` speaks of two nodes
 		"vrr": {0, checkWarn}, "vvr": {0, checkWarn}, "vvv": {1, checkOK}, "vvV": {0, checkOK}, "vVV": {-1, checkOK},
-		"vvvv": {1, checkWarn}, "vvvvv": {2, checkOK}, "vvvrr": {1, checkOK}, "rrr": {-1, checkWarn},
+		"vvvv": {1, checkWarn}, "vvvvv": {2, checkOK}, "vvvrr": {1, checkOK}, "rrr": {-1, checkWarn}, "vvx": {0, checkWarn}, "vvvvx": {1, checkWarn},
 	} {
 		_, spare := voting(membersOf(word))
 		c := judgeVoters(membersOf(word), 3)
 		if spare != want.spare || c.Status != want.status || (c.Status == checkWarn) != (c.Fix != "") {
 			t.Errorf("%s: %d may be lost; %v", word, spare, c)
+		}
+		if strings.Contains(word, "x") != strings.Contains(c.Detail, "gone was removed, and its vote still counts") {
+			t.Errorf("%s: %s", word, c.Detail)
 		}
 		for _, line := range control.Advice(membersOf(word), 3) {
 			if !strings.Contains(c.Detail, line) {
@@ -45,6 +52,39 @@ func TestVotersAreJudged(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A member that was removed while another voter is away keeps its vote: the rest could decide
+// nothing without it. It stays on the list until then, as removed.
+func TestRemovedIsListedWhileItsVoteCounts(t *testing.T) {
+	all := makeSite(t, 3)
+	one, two, three := all[0], all[1], all[2]
+	one.wait("three voters", func() bool { return votersOf(one) == 3 })
+	two.end()
+	one.wait("the leader has missed n2 for long", func() bool {
+		h, err := one.node.Heard(t.Context(), two.node.enrolment.RunnerID)
+		return err == nil && h.Ago.AsDuration() > 12*one.node.renewEvery()
+	})
+	yes := true
+	if _, err := three.node.proposer.Propose(t.Context(), site.MemberSet{Runner: three.node.enrolment.RunnerID, Removed: &yes}); err != nil {
+		t.Fatal(err)
+	}
+	listed := func(p *proc) string {
+		for _, m := range p.node.Members() {
+			if m.Name == "n3" {
+				return m.Role + " " + m.State
+			}
+		}
+		return ""
+	}
+	one.wait("n3 is listed as removed", func() bool { return listed(one) == "voter removed" })
+	if c := one.node.checkVoters(); c.Status != checkWarn || !strings.Contains(c.Detail, "n3 was removed, and its vote still counts") {
+		t.Errorf("%v", c)
+	}
+	two = startNode(t, two.dir, "n2")
+	one.wait("n3 is gone", func() bool { return listed(one) == "" })
+	<-three.done
+	three.done <- nil
 }
 
 // The voters that keep the log's format down are named; one that does not vote keeps

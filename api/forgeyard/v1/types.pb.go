@@ -33,7 +33,7 @@ type Member struct {
 	PeerId        string                 `protobuf:"bytes,3,opt,name=peer_id,json=peerId,proto3" json:"peer_id,omitempty"`
 	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"` // voter | nonvoter | pending
 	Voter         bool                   `protobuf:"varint,5,opt,name=voter,proto3" json:"voter,omitempty"`
-	State         string                 `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"` // alive | suspect | dead | left | unknown | removed (only in the answer to a removal)
+	State         string                 `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"` // alive | suspect | dead | left | unknown | removed (in the answer to a removal, and while its vote still counts)
 	SessionId     string                 `protobuf:"bytes,7,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	AsOf          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	Draining      bool                   `protobuf:"varint,9,opt,name=draining,proto3" json:"draining,omitempty"`
