@@ -153,12 +153,15 @@ func (c *check) outputs(outs []OutputDecl) {
 	}
 }
 
+// CheckSecretName says why a text cannot name a secret, or nil.
+func CheckSecretName(s string) error { return pattern(s, labelRule, "letters, digits and . _ / -") }
+
 func (c *check) secrets(s Spec) {
 	c.count("secrets", len(s.Secrets), MaxSecrets)
 	seen := map[string]bool{}
 	for i, r := range s.Secrets {
 		at := fmt.Sprintf("secrets[%d]", i)
-		c.err(at+".name", pattern(r.Name, labelRule, "letters, digits and . _ / -"))
+		c.err(at+".name", CheckSecretName(r.Name))
 		switch {
 		case (r.Env == "") == (r.File == ""):
 			c.add(at, "exactly one of env and file is needed")

@@ -32,8 +32,8 @@ func newCheckpointer(x *execution) *checkpointer {
 	return c
 }
 
-func (c *checkpointer) expect() capture.Expect {
-	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last}
+func (c *checkpointer) expect(f runner.Folders) capture.Expect {
+	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last, Secrets: f.Secrets}
 }
 
 // Poll implements runner.Checkpointer.
@@ -58,7 +58,7 @@ func (c *checkpointer) Poll(ctx context.Context, f runner.Folders, final bool) (
 }
 
 func (c *checkpointer) takeSealed(ctx context.Context, f runner.Folders, seq int) (runner.Captured, error) {
-	ing, err := capture.IngestSealed(ctx, c.x.n.store, filepath.Join(f.Ckpt, checkpoint.SlotName(seq)), c.expect())
+	ing, err := capture.IngestSealed(ctx, c.x.n.store, filepath.Join(f.Ckpt, checkpoint.SlotName(seq)), c.expect(f))
 	if err != nil {
 		finding, final := checkpoint.FindingOf(err)
 		if !final {
@@ -98,7 +98,7 @@ func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (
 	if c.invalid != nil {
 		return runner.Captured{}, c.invalid
 	}
-	e := c.expect()
+	e := c.expect(f)
 	if h, ok, err := capture.ReadHeartbeat(f.Ctl); err == nil && ok {
 		e.Progress = h.Progress
 	}

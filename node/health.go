@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/agent"
+	"github.com/forgeyard/forgeyard-node/node/secrets"
 )
 
 // Health of a node (07§124).
@@ -30,7 +33,7 @@ const (
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
 		n.checkDisk(), n.checkStore(ctx), n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkUsers(), checkTrees(n.stuckTrees(), n.clock.Now()), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
-		n.checkCredential(), n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkVoters(), n.checkLogFormat(),
+		n.checkCredential(), n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkSecrets(), n.checkVoters(), n.checkLogFormat(),
 	}}
 	for _, c := range h.Checks {
 		switch {
@@ -58,6 +61,24 @@ func (n *Node) checkDisk() *forgeyardv1.Health_Check {
 		c.Fix = "free space there, or run: forgeyard-node cas gc"
 	default:
 		c.Detail = fmt.Sprintf("%d MiB are free at %s", free>>20, n.dir.path)
+	}
+	return c
+}
+
+// checkSecrets says which secrets of node.yaml cannot be given.
+func (n *Node) checkSecrets() *forgeyardv1.Health_Check {
+	c := check("secrets")
+	files := n.cfg.Settings.Secrets
+	var bad []string
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := secrets.Files(files).Has(name); err != nil {
+			bad = append(bad, err.Error())
+		}
+	}
+	c.Detail = fmt.Sprintf("%d files of node.yaml can be given", len(files))
+	if len(bad) > 0 {
+		c.Status, c.Detail = checkWarn, strings.Join(bad, "; ")
+		c.Fix = "give each its file, of mode 0600 and the daemon's user, or take it out of secrets in node.yaml; until then jobs that ask for it go elsewhere"
 	}
 	return c
 }

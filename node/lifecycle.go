@@ -20,6 +20,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor/sandbox"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
 	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/node/secrets"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
 )
@@ -94,6 +95,7 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 		Site: n.enrolment.SiteID, Workspaces: n.dir.join(dirWorkspaces), Spool: n.dir.join(dirSpool), StateDir: n.dir.join(dirAgent),
 		Store: n.store, Fetch: n.fetch, FetchTree: n.fetchTree, Urgent: urgently, Executors: n.executors, Layers: layers, Keeper: keep, Ender: n.ender, Clock: n.clock, Log: n.log,
 		HelperPath: n.cfg.Helper, Own: n.ownProgram(), ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit),
+		Secrets: secrets.Chain{secrets.Files(set.Secrets)},
 	})
 	if err != nil {
 		return err

@@ -180,26 +180,31 @@ func (n *Node) carryOut(ctx context.Context, e agent.Effect) {
 	}
 }
 
-// noSpace says that the disk, as it is at this moment, has no room for an offered job.
-func (n *Node) noSpace(a forgeyard.Authority) error {
+// unfit says why an offered job cannot begin here as things are at this moment: the disk has
+// no room, or it may not have its secrets here.
+func (n *Node) unfit(a forgeyard.Authority) (job.RejectReason, error) {
 	j, ok := n.replica.State().Jobs.Get(a.Job)
 	if !ok || j.Lease.Authority != a {
-		return nil // it is no longer ours; the log will say so
+		return "", nil // it is no longer ours; the log will say so
 	}
 	others := n.local.taken().Disk - j.Spec.Resources.Disk // the book has this lease too, since it asked
-	if err := n.runner.Check(j.Spec, others); forgeyard.KindOf(err) == forgeyard.NoSpace {
-		return err
+	err := n.runner.Check(j.Spec, others)
+	switch forgeyard.KindOf(err) {
+	case forgeyard.NoSpace:
+		return job.RejectDisk, err
+	case forgeyard.Denied:
+		return job.RejectLocalPolicy, err
 	}
-	return nil // what else there is ends the attempt with its own category
+	return "", nil // what else there is ends the attempt with its own category
 }
 
 // accept takes an offer, or rejects it while nothing was begun: a job that finds the disk
 // full goes elsewhere, and counts no failure. The instant of the send is the start of the
 // holder's count.
 func (n *Node) accept(ctx context.Context, a forgeyard.Authority) {
-	if err := n.noSpace(a); err != nil {
-		n.metrics.rejected.WithLabelValues(string(job.RejectDisk)).Inc()
-		n.tell(ctx, site.Reject{Authority: a, Reason: job.RejectDisk, Detail: err.Error()})
+	if why, err := n.unfit(a); why != "" {
+		n.metrics.rejected.WithLabelValues(string(why)).Inc()
+		n.tell(ctx, site.Reject{Authority: a, Reason: why, Detail: err.Error()})
 		n.over(a.Lease)
 		return
 	}

@@ -2,8 +2,10 @@ package sitecfg
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -178,6 +180,7 @@ func (n Node) faults() []fault {
 		c.hostPort(fmt.Sprintf("advertise[%d]", i), a, false)
 	}
 	c.err("labels", job.CheckLabels(n.Labels))
+	c.secrets(n.Secrets)
 	c.limits(n)
 	for i, b := range n.Sandbox.ReadOnlyBinds {
 		c.absolute(fmt.Sprintf("sandbox.read_only_binds[%d]", i), b)
@@ -201,6 +204,14 @@ func (c *check) cacheAPI(n CacheAPIConfig) {
 	c.span("cache_api.keep", n.Keep, minCacheKeep, maxCacheKeep)
 	c.span("cache_api.forget_after", n.ForgetAfter, time.Hour, maxKeep)
 	c.int("cache_api.max_names", n.MaxNames, 1000, maxCacheNames)
+}
+
+func (c *check) secrets(files map[string]string) {
+	c.int("secrets", len(files), 0, maxList)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		c.err("secrets", job.CheckSecretName(name))
+		c.absolute("secrets."+name, files[name])
+	}
 }
 
 func (c *check) limits(n Node) {

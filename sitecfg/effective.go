@@ -69,7 +69,7 @@ func Effective(l Layers) (Node, []Setting, error) {
 		}
 	}
 	n := l.Defaults
-	n.Executors, n.Labels = slices.Clone(n.Executors), maps.Clone(n.Labels)
+	n.Executors, n.Labels, n.Secrets = slices.Clone(n.Executors), maps.Clone(n.Labels), maps.Clone(n.Secrets)
 	if err := finish(doc, &n, func() []fault { n.fill(doc); return n.faults() }); err != nil {
 		return Node{}, nil, err
 	}

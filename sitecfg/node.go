@@ -69,6 +69,9 @@ type Node struct {
 	Toolchains []ToolchainConfig `yaml:"toolchains"`
 	// Devices are the devices that this node hosts.
 	Devices []DeviceConfig `yaml:"devices"`
+	// Secrets are files of this machine, by the name under which jobs ask for them. Default
+	// none. Whoever may submit a job can have what is named here.
+	Secrets map[string]string `yaml:"secrets"`
 	// Policy is what this node allows; it only tightens.
 	Policy PolicyConfig `yaml:"policy"`
 	// Reconnect paces the return to the site.

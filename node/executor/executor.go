@@ -55,6 +55,16 @@ type Bind struct {
 	Inside string // absolute
 }
 
+// File is one that a program sees, read-only, and that is in memory alone. Providers without
+// a file namespace refuse it.
+type File struct {
+	Inside string // absolute
+	Bytes  []byte // at most MaxFile
+}
+
+// MaxFile bounds a File: a pipe's buffer takes it whole.
+const MaxFile = 48 << 10
+
 // Request says what to run. The executor does not keep it after Start.
 type Request struct {
 	ID       string     // "<attempt>-<epoch>"; names the cgroup, so an ID is started once at a time
@@ -66,6 +76,7 @@ type Request struct {
 	Limits   Limits
 	Network  job.Network
 	ReadOnly []Bind
+	Files    []File
 	Devices  []Bind // Inside is the name below the devices folder's view
 	// Stdout and Stderr get the output. A writer that blocks holds the workload
 	// back and never delays a signal or a kill.
@@ -155,6 +166,11 @@ func (r *Request) Check() error {
 	for _, b := range slices.Concat(r.ReadOnly, r.Devices) {
 		if !filepath.IsAbs(b.Host) || !filepath.IsAbs(b.Inside) {
 			return bad("bind %q on %q: both must be absolute", b.Host, b.Inside)
+		}
+	}
+	for _, f := range r.Files {
+		if !filepath.IsAbs(f.Inside) || len(f.Bytes) > MaxFile {
+			return bad("file %q with %d bytes: its place must be absolute, the bound is %d", f.Inside, len(f.Bytes), MaxFile)
 		}
 	}
 	for _, e := range r.Env {

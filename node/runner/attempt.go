@@ -18,6 +18,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
+	"github.com/forgeyard/forgeyard-node/node/runner/redact"
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 	"github.com/forgeyard/forgeyard-node/node/runner/telling"
 )
@@ -48,6 +49,8 @@ type Attempt struct {
 	devices  []device
 	layers   []*layer.Lease  // trees that others read too
 	binds    []executor.Bind // where the workload sees them
+	secrets  []secret        // resolved
+	streams  []*redact.Writer
 	restored *checkpoint.Manifest
 	requests int // number of the last request.json
 	started  bool
@@ -67,6 +70,7 @@ type Attempt struct {
 	state     state // what the state file says
 	until     forgeyard.Instant
 	finished  bool
+	redact    *redact.Set // nil: there is nothing to take out of the log
 }
 
 func newAttempt(ctx context.Context, r *Runner, t Task, h Hooks) *Attempt {
@@ -156,7 +160,7 @@ func (a *Attempt) prepare() *verdict {
 	a.enter(job.PhasePreparing)
 	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Prepare, a.halt())
 	defer cancel()
-	for _, f := range []func(context.Context) error{a.reserve, a.openLog, a.makeWorkspace, a.kept, a.inputs, a.bindDevices} {
+	for _, f := range []func(context.Context) error{a.reserve, a.openLog, a.makeWorkspace, a.kept, a.inputs, a.bindDevices, a.resolve} {
 		if err := f(ctx); err != nil {
 			return a.whyNotPrepared(ctx, err)
 		}
@@ -237,8 +241,8 @@ func (a *Attempt) reserve(context.Context) error {
 		return err
 	}
 	a.contract = c
-	if len(a.task.Spec.Secrets) > 0 {
-		return forgeyard.Errorf("run", forgeyard.Invalid, "this runner has no provider of secrets")
+	if err := a.run.mayHave(a.task.Spec); err != nil {
+		return err
 	}
 	err = a.run.room(a.task.Spec, a.id, 0, 0)
 	for forgeyard.KindOf(err) == forgeyard.NoSpace && a.run.Evict(1) > 0 { // one tree each time: what there is room for stays
@@ -343,7 +347,7 @@ func (a *Attempt) said() *slog.Logger {
 
 // note writes an agent line into the log, for whoever reads the attempt later.
 func (a *Attempt) note(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+	text := a.clean(fmt.Sprintf(format, args...))
 	a.said().Info(text)
 	if a.log == nil {
 		return
@@ -362,6 +366,8 @@ func (a *Attempt) event(step int, e map[string]any) {
 
 // conclude writes down how it ended, with the log flushed as far as it goes.
 func (a *Attempt) conclude(v *verdict) {
+	v.message = a.clean(v.message)
+	a.forgetSecrets() // the tree is dead
 	a.returnDevices()
 	a.endHold()
 	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered, Clean: !a.started || a.saved}

@@ -103,6 +103,9 @@ func (a *Attempt) capture(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := a.noSecretIn(build, paths); err != nil {
+		return err
+	}
 	a.outputs = nil
 	if len(paths) > 0 {
 		o := tree.Options{Owner: PinOwner(a.task.Authority.Attempt), Class: cas.Durable, Limits: tree.Limits{MaxFiles: maxOutputFiles, MaxBytes: a.task.Spec.Resources.Disk}}

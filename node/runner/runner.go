@@ -70,6 +70,8 @@ type Config struct {
 	// Own is the argv of the program that carries out ingest and garden runs: this node's own,
 	// in a child process (decision 22). Executors must have job.SandboxOwn then. Empty: there is none.
 	Own []string
+	// Secrets gives values to those that ask for them. Nil: such work is refused.
+	Secrets Secrets
 	// SpoolLimit holds a workload back when that much log was not flushed. Zero: spool.DefaultLimit.
 	SpoolLimit int64
 }
@@ -112,14 +114,14 @@ func New(cfg Config) (*Runner, error) {
 }
 
 // Check says why this runner cannot take a spec, before any work (07§33): Invalid for what
-// it cannot enforce, NoSpace for a disk that is too full. promised is disk that other work
+// it cannot enforce, Denied for secrets that it may not have, NoSpace for a disk that is too full. promised is disk that other work
 // was promised, begun or not.
 func (r *Runner) Check(s job.Spec, promised int64) error {
 	if _, ok := r.cfg.Executors[s.Sandbox]; !ok {
 		return forgeyard.Errorf("runner", forgeyard.Invalid, "sandbox %q is not offered here", s.Sandbox)
 	}
-	if len(s.Secrets) > 0 {
-		return forgeyard.Errorf("runner", forgeyard.Invalid, "%d secrets are asked for, and this runner has no provider of secrets", len(s.Secrets))
+	if err := r.mayHave(s); err != nil {
+		return err
 	}
 	return r.room(s, "", promised, r.evictable())
 }
@@ -261,7 +263,10 @@ type Captured struct {
 }
 
 // Folders are where a workload's checkpoint traffic is, on the host.
-type Folders struct{ Ckpt, Ctl, Build string }
+type Folders struct {
+	Ckpt, Ctl, Build string
+	Secrets          [][]byte // values that must stand in nothing that is kept (K16)
+}
 
 // Checkpointer stores and commits checkpoints of one epoch. Calls do not overlap.
 type Checkpointer interface {

@@ -52,6 +52,7 @@ func (a *Attempt) runStep(i int, s job.Step, late <-chan time.Time) *verdict {
 	a.run.cfg.Ender.End(a.id, h)
 	w.last()
 	x := h.Wait()
+	a.endStreams()
 	r := job.StepResult{Name: s.Name, ExitCode: x.Code, Took: a.run.cfg.Clock.Now().Sub(began)}
 	if x.Signal != 0 {
 		r.Signal = signalName(x.Signal)
@@ -111,9 +112,9 @@ func (a *Attempt) request(n int, s job.Step) executor.Request {
 	}
 	limits, network := a.bounds()
 	r := executor.Request{
-		ID: a.id, Root: a.root, User: a.user, Argv: s.Argv(), Dir: dir, Env: a.environment(s),
+		ID: a.id, Root: a.root, User: a.user, Argv: s.Argv(), Dir: dir, Env: a.secretEnv(a.environment(s)), Files: a.secretFiles(),
 		Limits: limits, Network: network, ReadOnly: a.binds,
-		Stdout: counted{a.log.Writer(a.ctx, spool.Stdout, uint16(n)), &a.told, false}, Stderr: counted{a.log.Writer(a.ctx, spool.Stderr, uint16(n)), &a.told, true},
+		Stdout: counted{a.stream(spool.Stdout, n), &a.told, false}, Stderr: counted{a.stream(spool.Stderr, n), &a.told, true},
 	}
 	for _, d := range a.devices {
 		r.Devices = append(r.Devices, d.bind)
@@ -123,7 +124,7 @@ func (a *Attempt) request(n int, s job.Step) executor.Request {
 
 func (a *Attempt) folders() Folders {
 	in := func(d string) string { return filepath.Join(a.root, d) }
-	return Folders{Ckpt: in(executor.CkptDir), Ctl: in(executor.CtlDir), Build: in(executor.BuildDir)}
+	return Folders{Ckpt: in(executor.CkptDir), Ctl: in(executor.CtlDir), Build: in(executor.BuildDir), Secrets: a.secretValues()}
 }
 
 // judge says what a step's end means; nil: go on with the next.

@@ -48,5 +48,5 @@ func (c counted) Write(b []byte) (int, error) {
 
 // tool tells of the use of a tool.
 func (a *Attempt) tool(t job.Tool, why string) {
-	a.told.Add(job.Happening{Kind: job.EventTool, Message: why, Tool: &t})
+	a.told.Add(job.Happening{Kind: job.EventTool, Message: a.clean(why), Tool: &t})
 }

@@ -142,6 +142,8 @@ func (e *Executor) canEnforce(r executor.Request) error {
 	switch {
 	case e.cfg.Users != nil && !r.User.Lent():
 		return refuse("user %s is not one that work may run as", r.User)
+	case len(r.Files) > 0:
+		return refuse("%d files that are in memory alone cannot be shown here", len(r.Files))
 	case r.Network == job.NetworkSite:
 		return refuse("network %q cannot be enforced here", r.Network)
 	case r.Network != job.NetworkHost && !root():

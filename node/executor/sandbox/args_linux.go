@@ -97,6 +97,12 @@ func (e *Executor) args(r executor.Request, ms []mount, stage func(mount) string
 		a = append(a, "--seccomp", strconv.Itoa(dataFD+len(made)))
 	}
 	a = append(a, "--proc", "/proc", "--dev", "/dev", "--dir", viewRoot)
+	if len(r.Files) > 0 { // copied into the root's own tmpfs: they are on no disk
+		a = append(a, "--dir", path.Dir(r.Files[0].Inside))
+	}
+	for i, f := range r.Files {
+		a = append(a, "--ro-bind-data", strconv.Itoa(statusFD-len(r.Files)+i), f.Inside)
+	}
 	for _, m := range ms {
 		flag := "--ro-bind"
 		if m.writable {

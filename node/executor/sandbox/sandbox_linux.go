@@ -136,7 +136,7 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 	if err := e.canEnforce(r); err != nil {
 		return nil, err
 	}
-	data, err := e.madeFiles()
+	data, err := e.madeFiles(r.Files)
 	if err != nil {
 		return nil, err
 	}
@@ -178,14 +178,18 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 	return h, nil
 }
 
-// madeFiles gives one pipe for each made file and for the filter, filled and closed for writing.
-func (e *Executor) madeFiles() ([]*os.File, error) {
-	var texts []string
+// madeFiles gives one pipe for each made file, for the filter, and for each file of the
+// request, filled and closed for writing.
+func (e *Executor) madeFiles(more []executor.File) ([]*os.File, error) {
+	texts := make([][]byte, 0, len(made)+1+len(more))
 	for _, m := range made {
-		texts = append(texts, m.text)
+		texts = append(texts, []byte(m.text))
 	}
 	if len(e.filter) > 0 {
-		texts = append(texts, string(e.filter))
+		texts = append(texts, e.filter)
+	}
+	for _, f := range more {
+		texts = append(texts, f.Bytes)
 	}
 	var fs []*os.File
 	for _, text := range texts {
@@ -194,7 +198,7 @@ func (e *Executor) madeFiles() ([]*os.File, error) {
 			closeAll(fs)
 			return nil, forgeyard.E("sandbox", forgeyard.Unavailable, err)
 		}
-		_, err = w.WriteString(text) // far below what a pipe holds
+		_, err = w.Write(text) // no more than a pipe holds
 		fs = append(fs, r)
 		if err = errors.Join(err, w.Close()); err != nil {
 			closeAll(fs)
