@@ -11,7 +11,7 @@ import (
 // field that is new stands here once somebody has thought about that.
 func TestResultsAreOutputsAndEvidence(t *testing.T) {
 	want := map[string][]string{
-		"Result":     {"Outcome", "Category", "Message", "ExitCode", "Steps", "Outputs", "Log", "Replicas", "Short", "Told"},
+		"Result":     {"Outcome", "Category", "Message", "ExitCode", "Steps", "Outputs", "Log", "Replicas", "Short", "Told", "Overran"},
 		"Output":     {"Path", "Tree", "Digest", "Manifest", "Size"},
 		"LogChunk":   {"Digest", "Manifest", "Size", "FirstSeq", "LastSeq"},
 		"StepResult": {"Name", "ExitCode", "Signal", "Took"},

@@ -215,4 +215,6 @@ type Result struct {
 	Short    bool                 `cbor:"9,keyasint,omitempty"`
 	// Told are events that the log does not have yet; they come before the terminal one.
 	Told Told `cbor:"10,keyasint,omitzero"`
+	// Overran: the work took more of the disk than it asked for, which it would elsewhere too.
+	Overran bool `cbor:"11,keyasint,omitempty"`
 }

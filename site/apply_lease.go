@@ -547,6 +547,9 @@ func (c *change) accepted(j *Job, b Complete) {
 	if len(res.Steps) > 0 && j.asksNever() && c.Allows(FormatLeases) {
 		retry = false // something of it ran
 	}
+	if res.Overran && c.Allows(FormatLeases) {
+		retry = false // it would take as much elsewhere
+	}
 	if retry && j.Retries < maxRetries {
 		j.Retries++
 		c.avoid(j, b.Authority, string(res.Category)+": "+res.Message)

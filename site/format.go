@@ -70,7 +70,8 @@ func FormatOf(b Body) Format {
 
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
-// an execution, where a process runs, who may vote, when a drain ends, how long a lost log was.
+// an execution, where a process runs, who may vote, when a drain ends, how long a lost log was,
+// that work took more than it asked for.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
@@ -92,7 +93,7 @@ func says(b Body) bool {
 	case Release:
 		return !b.Told.IsZero() || b.Clean
 	case Complete:
-		return !b.Result.Told.IsZero()
+		return !b.Result.Told.IsZero() || b.Result.Overran
 	case Delegate:
 		return slices.ContainsFunc(b.Grants, func(d Delegation) bool { return d.Grant.End != 0 || d.Grant.Policy.NoReplace || later(d.Spec) })
 	}

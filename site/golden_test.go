@@ -11,6 +11,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
+	"github.com/forgeyard/forgeyard-node/job"
 )
 
 // TestCommandsOfVersion1 holds every kind of command still: its number, and the key of
@@ -71,12 +72,12 @@ func TestLaterCommands(t *testing.T) {
 var later = []string{
 	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "MemberSet.Deadline", "Lease.DriftPPM", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Release.Clean", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
-	"Report.Log", "Expire.LogSeq", "Job.Tail",
+	"Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
-// TestClean, TestLogOfTheLost, TestDeviceDrift and TestStoppedLog hold them.
-var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq"}
+// TestClean, TestOverran, TestLogOfTheLost, TestDeviceDrift and TestStoppedLog hold them.
+var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -166,6 +167,17 @@ func TestStoppedLog(t *testing.T) {
 	}
 }
 
+// TestOverran holds that work took more of the disk than it asked for.
+func TestOverran(t *testing.T) {
+	var end Complete
+	end.Result = job.Result{Outcome: job.OutcomeFailed, Category: job.DiskFull, Overran: true}
+	row := golden.Rows(t, "testdata/overran.hex", []golden.Row{{Name: "Complete", Bytes: cborx.Marshal(end)}})[0]
+	b, err := decodeBody(kindComplete, row.Bytes)
+	if err != nil || !reflect.DeepEqual(b, end) || FormatOf(b) != FormatLeases {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+}
+
 // TestSaid holds the number of the record that tells the daemon of a job's end.
 func TestSaid(t *testing.T) {
 	im := image{Format: snapshotFormat, Log: FormatLeases, Jobs: []Job{{ID: "J", Said: 7}}}
@@ -219,9 +231,9 @@ func TestFieldsOfRuns(t *testing.T) {
 	golden.Fill(t, &sub)
 	golden.Fill(t, &point)
 	golden.Fill(t, &release, "Release.Clean")
-	golden.Fill(t, &end)
+	golden.Fill(t, &end, "Result.Overran")
 	golden.Fill(t, &runs.Events)
-	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail")
+	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail", "Result.Overran")
 	golden.Fill(t, &runs.Names)
 	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
 	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{

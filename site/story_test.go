@@ -415,6 +415,7 @@ func (s *story) result() job.Result {
 	for _, n := range s.list("names") {
 		r.Outputs = append(r.Outputs, job.Output{Path: n, Tree: true, Digest: cas.Sum([]byte(n + s.arg("content", ""))), Size: 1})
 	}
+	r.Overran = s.td.HasArg("overran")
 	if s.td.HasArg("steps") {
 		r.Steps = []job.StepResult{{Name: "s", ExitCode: 1}}
 	}

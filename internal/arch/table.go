@@ -91,6 +91,7 @@ var table = []line{
 	{dir: "node/executor/keeper", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/secrets", never: []string{"consensus", "node/runner"}},
 	{dir: "node/runner/redact", only: []string{}},
+	{dir: "node/runner/quota", only: []string{"."}},
 	{dir: "node/runner/telling", only: []string{".", "internal/cborx", "internal/strictyaml", "internal/invariant", "job"}},
 	{dir: "node/runner/ownrun", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/garden", never: []string{"consensus", "mesh", "site"}},

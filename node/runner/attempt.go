@@ -52,7 +52,9 @@ type Attempt struct {
 	secrets  []secret        // resolved
 	streams  []*redact.Writer
 	restored *checkpoint.Manifest
-	requests int // number of the last request.json
+	disk     *diskWatch
+	over     string // what the attempt uses beyond what it asked for
+	requests int    // number of the last request.json
 	started  bool
 	saved    bool     // the last program ended with the checkpoint that was committed
 	taken    Captured // the last checkpoint
@@ -384,6 +386,7 @@ func (a *Attempt) conclude(v *verdict) {
 	a.ended.Told = a.Untold()
 	a.result.Told = a.ended.Told
 	a.result.Outcome, a.result.Category, a.result.Message, a.result.ExitCode = v.outcome, v.category, v.message, v.code
+	a.result.Overran = v.category == job.DiskFull && a.over != ""
 	a.result.Steps, a.result.Outputs, a.result.Log = a.steps, a.outputs, a.ended.Log
 	if len(v.message) > 0 {
 		a.said().Info("epoch ended", "end", string(v.end), "why", v.message)

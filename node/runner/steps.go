@@ -25,6 +25,10 @@ func (a *Attempt) runSteps() *verdict {
 	if a.task.Spec.Timeouts.Run <= 0 {
 		late = nil
 	}
+	a.watchDisk()
+	if a.over != "" {
+		return failure(job.DiskFull, "before the first step the attempt %s", a.over)
+	}
 	for i, s := range a.plan() {
 		if v := a.interrupted(); v != nil && (v.end == EndLease || !(a.started && a.unsaved())) {
 			return v
@@ -50,6 +54,7 @@ func (a *Attempt) runStep(i int, s job.Step, late <-chan time.Time) *verdict {
 	w := &watch{a: a, h: h, late: late, folders: a.folders()}
 	w.run()
 	a.run.cfg.Ender.End(a.id, h)
+	w.lastCount()
 	w.last()
 	x := h.Wait()
 	a.endStreams()
@@ -137,6 +142,8 @@ func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
 	switch {
 	case a.Lost() || o.ends():
 		return a.withCode(a.interrupted(), x)
+	case a.over != "":
+		return a.withCode(failure(job.DiskFull, "step %s %s", s.Name, a.over), x)
 	case resumable && x.Code == a.contract.ExitCode && x.Signal == 0:
 		return a.exitCheckpoint(o)
 	case x.Code == 0:

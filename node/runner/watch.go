@@ -8,6 +8,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/runner/quota"
 )
 
 // stage is how far a stop has come.
@@ -37,6 +38,8 @@ type watch struct {
 	stage stage
 	timer <-chan time.Time // of the stage
 
+	counting chan string // the files are being counted
+
 	looking chan looked        // a look is under way
 	stop    context.CancelFunc // of the look
 }
@@ -48,7 +51,7 @@ type looked struct {
 
 // run returns when the main program has ended or its tree was killed.
 func (w *watch) run() {
-	tick := w.tick()
+	tick, disk := w.tick(), w.diskTick()
 	w.obey()
 	for {
 		select {
@@ -67,6 +70,11 @@ func (w *watch) run() {
 		case <-tick:
 			tick = w.tick()
 			w.look()
+		case <-disk:
+			disk = w.diskTick()
+			w.countDisk()
+		case over := <-w.counting:
+			w.counted(over)
 		case l := <-w.looking:
 			w.saw(l)
 		}
@@ -79,6 +87,14 @@ func (w *watch) tick() <-chan time.Time {
 		return nil
 	}
 	return w.a.run.cfg.Clock.After(pollEvery)
+}
+
+// diskTick comes when the disk is to be looked at; never where nothing is counted.
+func (w *watch) diskTick() <-chan time.Time {
+	if w.a.disk == nil {
+		return nil
+	}
+	return w.a.run.cfg.Clock.After(quota.Look)
 }
 
 // look begins a look in a goroutine of its own: it may store gigabytes and wait for a

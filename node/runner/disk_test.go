@@ -1,0 +1,61 @@
+//go:build linux
+
+package runner
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/forgeyard/forgeyard-node/job"
+)
+
+// RA-132, RA-134, RA-137: a job that takes more of the disk than it asked for is ended while it
+// does, and is told where it went (RA-133). RA-475 is TestDiskFull: a disk that is full of others.
+func TestDiskQuota(t *testing.T) {
+	b := newBench(t)
+	for name, c := range map[string]struct {
+		script string
+		over   string // of what is said; empty: it is within its bounds
+	}{
+		"one large file, and the job would go on": {"head -c 40m /dev/zero > big; exec sleep 1000", "work "},
+		"over and gone before anybody looked":     {"head -c 40m /dev/zero > big", "work "},
+		"a file without a name":                   {"exec 3>big; rm big; head -c 40m /dev/zero >&3; exec sleep 1000", "of that deleted and open 4"},
+		"checkpoints and the folder for others":   {`head -c 12m /dev/zero > "$TMPDIR/t"; head -c 12m /dev/zero > "$TMPDIR/../ckpt/c"; exec sleep 1000`, "checkpoints 12"},
+		"folders without end":                     {"p=$(printf 'x/%.0s' $(seq 300)); mkdir -p $p; mkdir y; mv x y; exec sleep 1000", "more than 256 deep"},
+		"a sparse file takes nothing":             {"truncate -s 1T big", ""},
+		"a file of two names counts once":         {"head -c 12m /dev/zero > a; ln a b; ln a c", ""},
+		"what is removed comes back":              {"for i in 1 2 3 4; do head -c 10m /dev/zero > big; rm big; done", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec(c.script)
+			s.Resources.Disk = 20 << 20
+			res, _, a := b.run(s)
+			switch {
+			case c.over == "" && (res.Outcome != job.OutcomeDone || res.Overran):
+				t.Errorf("%+v", res)
+			case c.over != "" && (res.Category != job.DiskFull || !res.Overran || !strings.Contains(res.Message, c.over) || len(res.Steps) != 1):
+				t.Errorf("%+v", res)
+			}
+			t.Log(res.Message)
+			if err := a.Finish(false); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Inputs alone are too much: no step begins.
+func TestInputsOverQuota(t *testing.T) {
+	b := newBench(t)
+	ref := b.put("x") // in a file of its own it takes a block
+	s := spec("echo began")
+	s.Resources.Disk = 1 << 20
+	for i := range 300 {
+		s.Inputs = append(s.Inputs, job.Input{Path: fmt.Sprintf("source/%d", i), Digest: ref.Digest, Size: ref.Size, Manifest: ref.Manifest})
+	}
+	res, _, a := b.run(s)
+	if res.Category != job.DiskFull || len(res.Steps) != 0 || strings.Contains(b.stdout(a), "began") || !strings.Contains(res.Message, "inputs 1") {
+		t.Errorf("%+v", res)
+	}
+}
