@@ -56,9 +56,12 @@ func (d *diskWatch) count(pids func() ([]int, error), first bool) string {
 	}
 	var u quota.Usage
 	for name, s := range folders {
+		if name == executor.BinDir {
+			continue // the runner's own programs
+		}
 		u.Files += s.Files
 		switch name {
-		case executor.SourceDir, executor.RestoreDir, executor.BinDir:
+		case executor.SourceDir, executor.RestoreDir:
 			u.Inputs += s.Bytes
 		case executor.CkptDir:
 			u.Checkpoints += s.Bytes

@@ -141,6 +141,10 @@ var escapes = []escape{
 	{name: "fork bomb", script: `set +e; f() { f | f & }; f 2>/dev/null; sleep 1; echo tried`, change: small, any: true},
 	{name: "memory bomb", script: `head -c 900m /dev/zero | tail -c 800m >/dev/null`, change: small, ends: job.OutOfMemory},
 	{name: "memory bomb in a folder", script: got(`head -c 900m /dev/zero > /dev/shm/x`), change: small, strict: true, ends: job.OutOfMemory},
+	{name: "disk bomb RA-132", script: `head -c 100m /dev/zero > big; exec sleep 1000`, change: narrow, ends: job.DiskFull},
+	{name: "disk bomb without a name", script: `exec 3>big; rm big; head -c 100m /dev/zero >&3; exec sleep 1000`, change: narrow, ends: job.DiskFull},
+	{name: "bomb of folders", script: `p=$(printf 'x/%.0s' $(seq 600)); mkdir -p $p; exec sleep 1000`, change: narrow, ends: job.DiskFull},
+	{name: "log bomb", script: `head -c 30m /dev/zero; echo tried`, change: narrow, any: true},
 	{name: "daemon that leaves its group RA-218", script: `(setsid sh -c 'setsid sleep 1000 </dev/null >/dev/null 2>&1 &' &) ; sleep 0.2; echo tried`},
 	{name: "tree that cannot be removed", script: `p=$(printf 'xxxxxxxxxxxxxxxx/%.0s' $(seq 200)); mkdir -p $p; : > $p/f; chmod 000 $p; chmod 500 xxxxxxxxxxxxxxxx; chmod 000 "$FORGEYARD_BUILD_DIR"; echo tried`},
 }
@@ -150,6 +154,8 @@ func gives(path string) func(*job.Spec) {
 }
 
 func small(s *job.Spec) { s.Resources.Memory, s.Resources.Pids = 64<<20, 32 }
+
+func narrow(s *job.Spec) { s.Resources.Disk = 20 << 20 }
 
 func agent() int { pid, _ := strconv.Atoi(os.Getenv("AGENT")); return pid }
 
@@ -300,7 +306,13 @@ func (y *yard) try(t *testing.T, x escape, in job.Sandbox) {
 	if err := a.Finish(false); err != nil {
 		t.Errorf("it cannot be cleaned up: %v", err)
 	}
-	if left := of(t, a.user.UID); len(left) > 0 {
+	// The first process of a namespace that is dead, and has no memory and no files any more,
+	// may wait in the kernel for the others.
+	left := of(t, a.user.UID)
+	for end := time.Now().Add(patience); len(left) > 0 && time.Now().Before(end); left = of(t, a.user.UID) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if len(left) > 0 {
 		t.Errorf("processes of user %d are left: %v", a.user.UID, left)
 	}
 	y.clean(t, in)

@@ -45,6 +45,8 @@ const (
 	// may unpack a source tree, and a million empty files would take the inodes of others.
 	bytesPerFile = 4 << 10
 	leastFiles   = 1 << 16
+	// own is not held against a job: the empty folders of its workspace.
+	own = 64 << 10
 	// maxDepth bounds the descriptors that a count holds: one for each folder on its way.
 	maxDepth = 256
 )
@@ -63,7 +65,7 @@ func (l Limits) Over(u Usage) string {
 	switch {
 	case l.Files > 0 && u.Deep:
 		what = fmt.Sprintf("has folders more than %d deep, which are not counted", maxDepth)
-	case l.Bytes > 0 && u.Bytes() > l.Bytes:
+	case l.Bytes > 0 && u.Bytes() > l.Bytes+own:
 		what = fmt.Sprintf("uses %d bytes of disk, and asked for %d", u.Bytes(), l.Bytes)
 	case l.Files > 0 && u.Files > l.Files:
 		what = fmt.Sprintf("has %d files, and %d come with the disk that it asked for", u.Files, l.Files)

@@ -16,8 +16,9 @@ func TestOver(t *testing.T) {
 		want string
 	}{
 		{Usage{Inputs: 1 << 19, Work: 1 << 19, Files: leastFiles}, ""},
-		{Usage{Inputs: 1 << 20, Work: 1}, "uses 1048577 bytes of disk, and asked for 1048576: inputs 1048576, work 1"},
-		{Usage{Work: 900_000, Deleted: 800_000, Checkpoints: 100_000, Log: 100_000}, "uses 1100000 bytes of disk, and asked for 1048576: inputs 0, work 900000, of that deleted and open 800000, checkpoints 100000, log 100000"},
+		{Usage{Inputs: 1 << 20, Work: own}, ""},
+		{Usage{Inputs: 1 << 20, Work: own + 1}, "uses 1114113 bytes of disk, and asked for 1048576: inputs 1048576, work 65537"},
+		{Usage{Work: 900_000, Deleted: 800_000, Checkpoints: 100_000, Log: 200_000}, "uses 1200000 bytes of disk, and asked for 1048576: inputs 0, work 900000, of that deleted and open 800000, checkpoints 100000, log 200000"},
 		{Usage{Work: 5, Files: leastFiles + 1}, "has 65537 files, and 65536 come with the disk that it asked for: inputs 0, work 5"},
 	} {
 		if got := l.Over(c.u); got != c.want {
