@@ -40,6 +40,8 @@ func (s *Store) putBlocks(ctx context.Context, r io.ReaderAt, size int64) (cas.R
 		switch forgeyard.KindOf(err) {
 		case forgeyard.Corrupt:
 			return cas.Ref{}, forgeyard.Errorf("cas put", forgeyard.Conflict, "it changed while it was read: %v", err)
+		case forgeyard.Interrupted:
+			return cas.Ref{}, forgeyard.E("cas put", forgeyard.Interrupted, errInterrupted).WithHint("the same command goes on from there")
 		case forgeyard.Unavailable:
 			return cas.Ref{}, forgeyard.Errorf("cas put", forgeyard.Unavailable, "the node went away: %w", err).WithHint("the same command goes on from there")
 		}

@@ -60,6 +60,9 @@ func (s *Store) temp(ctx context.Context, ref cas.Ref) (*os.File, int64, error) 
 		return f, n, nil
 	}
 	if keeps(err, f) {
+		if forgeyard.KindOf(err) == forgeyard.Interrupted {
+			err = errInterrupted
+		}
 		err = forgeyard.E("cas get", forgeyard.KindOf(err), err).WithHint("the same command goes on from there; until then %s keeps what came", f.Name())
 	} else {
 		_ = os.Remove(f.Name())
@@ -67,6 +70,8 @@ func (s *Store) temp(ctx context.Context, ref cas.Ref) (*os.File, int64, error) 
 	_ = f.Close() // after the removal: its lock keeps others away from it until then
 	return nil, n, err
 }
+
+var errInterrupted = forgeyard.Errorf("", forgeyard.Interrupted, "interrupted")
 
 // keeps reports whether a part is left for another try.
 func keeps(err error, f *os.File) bool {

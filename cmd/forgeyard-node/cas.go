@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,12 +181,18 @@ func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool,
 			return a.into(ctx, c, ref, dst)
 		}
 	}
+	if st, err := os.Stat(filepath.Dir(dst)); err != nil || !st.IsDir() {
+		return forgeyard.Errorf("cas get", forgeyard.NotFound, "there is no directory %s", filepath.Dir(dst)).WithHint("make it first")
+	}
 	bar := a.NewProgress("fetch "+filepath.Base(dst), sizeOf(ctx, c, ref, isTree))
 	defer bar.Close()
 	s := remote.New(c.content, filepath.Dir(dst))
 	s.Wrap, s.Had = bar.Reader, bar.Had
 	if !isTree {
-		_, err := s.File(ctx, ref, dst)
+		n, err := s.File(ctx, ref, dst)
+		if err == nil && n <= cas.MaxTreeBytes {
+			a.noteTree(dst)
+		}
 		return withFileKind(err, dst)
 	}
 	bar.SetTotal(0) // the size of a tree is not that of its files
@@ -201,6 +208,17 @@ func (a *app) download(ctx context.Context, c *client, ref cas.Ref, isTree bool,
 		return err
 	}
 	return withFileKind(os.Rename(filepath.Join(tmp, "tree"), dst), dst)
+}
+
+// noteTree tells a person who asked for the bytes of a directory's tree what they are.
+func (a *app) noteTree(file string) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return
+	}
+	if _, err := cas.DecodeTree(b); err == nil {
+		a.Note("%s has the list of a directory; the directory itself comes with --tree", file)
+	}
 }
 
 // sizeOf is the size that was given, or what this node knows of it, for the progress that a
@@ -374,6 +392,9 @@ func (a *app) casPin() *cobra.Command {
 			if _, err := unary(ctx, c.content.Pin, &req); err != nil {
 				return err
 			}
+			if !isTree && isTreeHere(ctx, c, args[0]) {
+				a.Note("this is a directory, and only the list of what is in it is kept; --tree keeps all of it")
+			}
 			return a.PrintValue(map[string]any{"digest": args[0], "pinned": true}, func(p *cli.Page) { p.Line("pinned %s", args[0]) })
 		},
 	})
@@ -382,6 +403,20 @@ func (a *app) casPin() *cobra.Command {
 	f.DurationVar(&ttl, "ttl", 0, "how long (default: until it is unpinned)")
 	f.StringVar(&req.Owner, "owner", "", "who keeps it (default operator)")
 	return c
+}
+
+// isTreeHere reports whether an object that the node has is a directory's tree.
+func isTreeHere(ctx context.Context, c *client, digest string) bool {
+	ref, err := parseRef(digest, "", 0)
+	if size := sizeOf(ctx, c, ref, false); err != nil || size == 0 || size > cas.MaxTreeBytes {
+		return false
+	}
+	b, err := remote.New(c.content, "").Block(ctx, ref.Digest)
+	if err != nil {
+		return false
+	}
+	_, err = cas.DecodeTree(b)
+	return err == nil
 }
 
 func (a *app) casUnpin() *cobra.Command {
@@ -396,10 +431,17 @@ func (a *app) casUnpin() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := unary(ctx, c.content.Unpin, &forgeyardv1.UnpinRequest{Digest: args[0], Owner: owner}); err != nil {
+			r, err := unary(ctx, c.content.Unpin, &forgeyardv1.UnpinRequest{Digest: args[0], Owner: owner})
+			if err != nil {
 				return err
 			}
-			return a.PrintValue(map[string]any{"digest": args[0], "pinned": false}, func(p *cli.Page) { p.Line("unpinned %s", args[0]) })
+			return a.PrintValue(map[string]any{"digest": args[0], "pinned": false, "changed": r.Changed}, func(p *cli.Page) {
+				if r.Changed {
+					p.Line("unpinned %s", args[0])
+				} else {
+					p.Line("%s was not pinned by %s", args[0], cmp.Or(owner, "operator"))
+				}
+			})
 		},
 	})
 	c.Flags().StringVar(&owner, "owner", "", "whose pin (default operator)")
@@ -427,15 +469,33 @@ func (a *app) casVerify(name, short, example string, index bool) *cobra.Command 
 			if err := a.Print(r, func(p *cli.Page) { verifyText(p, r) }); err != nil {
 				return err
 			}
-			if left := len(r.Damaged) - len(r.Healed); left > 0 {
-				return forgeyard.Errorf("cas "+name, forgeyard.Corrupt, "%s damaged and set aside", plural(left, "object")).WithHint("fetch them from a peer: add --repair, or `forgeyard-node cas get DIGEST`")
-			}
-			return nil
+			return verified(name, r)
 		},
 	})
 	c.Flags().BoolVar(&req.Repair, "repair", false, "fetch what is damaged from peers")
 	c.Flags().StringVar(&rate, "rate", "", "read at most so many bytes a second, like 20MiB (default: as fast as the disk)")
 	return c
+}
+
+// verified says what is still wrong after a verification.
+func verified(name string, r *forgeyardv1.VerifyResponse) error {
+	healed := map[string]bool{}
+	for _, d := range r.Healed {
+		healed[d] = true
+	}
+	left := 0
+	for _, d := range r.Damaged {
+		if !healed[d] {
+			left++
+		}
+	}
+	switch {
+	case left > 0:
+		return forgeyard.Errorf("cas "+name, forgeyard.Corrupt, "%s damaged and set aside", plural(left, "object")).WithHint("fetch them from a peer: add --repair, or `forgeyard-node cas get DIGEST`")
+	case len(r.Missing) > 0:
+		return forgeyard.Errorf("cas "+name, forgeyard.NotFound, "%s that a pin keeps: neither here nor at a peer that answers", plural(len(r.Missing), "object")).WithHint("`cas stat DIGEST` tells who keeps it; bring up who has it and repeat, or put it again")
+	}
+	return nil
 }
 
 func setRate(req *forgeyardv1.VerifyRequest, rate string) error {
@@ -457,14 +517,20 @@ func (a *app) verify(ctx context.Context, c *client, req *forgeyardv1.VerifyRequ
 		return nil, err
 	}
 	defer func() { _ = s.Close() }() // all of it was read, or the error says why not
-	var last *forgeyardv1.VerifyResponse
+	bar := a.NewProgress("read", 0)
+	defer bar.Close()
+	if u, err := unary(ctx, c.content.Usage, &forgeyardv1.UsageRequest{}); err == nil {
+		bar.SetTotal(u.Bytes)
+	}
+	last := &forgeyardv1.VerifyResponse{}
 	for s.Receive() {
+		bar.Add(s.Msg().Bytes - last.Bytes)
 		last = s.Msg()
 	}
 	if err := s.Err(); err != nil {
 		return nil, err
 	}
-	if last == nil || !last.Done {
+	if !last.Done {
 		return nil, forgeyard.Errorf("cas verify", forgeyard.Unavailable, "the daemon ended it before the end")
 	}
 	return last, nil
@@ -480,6 +546,9 @@ func verifyText(p *cli.Page, r *forgeyardv1.VerifyResponse) {
 	}
 	for _, d := range r.Healed {
 		p.Fact("fetched again", "%s", d)
+	}
+	for _, d := range r.Missing {
+		p.Fact("missing", "%s", d)
 	}
 }
 

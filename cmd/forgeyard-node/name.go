@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
@@ -97,6 +98,9 @@ func named(ctx context.Context, c *client, word string) (ref cas.Ref, isTree boo
 		return ref, false, err
 	}
 	n, err := findName(ctx, c, word)
+	if _, bare := forgeyard.ParseDigest("b3:" + word); forgeyard.KindOf(err) == forgeyard.NotFound && bare == nil {
+		return ref, false, forgeyard.Errorf("name", forgeyard.NotFound, "no name %q", word).WithHint("if it is meant as a digest, write b3: before it")
+	}
 	if err != nil {
 		return ref, false, err
 	}

@@ -142,6 +142,7 @@ func (s *Shell) Execute(ctx context.Context, root *cobra.Command, args []string)
 	root.SetErr(s.Err)
 	f := root.PersistentFlags()
 	f.StringVarP(&s.Output, "output", "o", "text", "how facts are printed: text or json")
+	f.BoolFunc("json", "the same as -o json", func(string) error { s.Output = "json"; return nil })
 	f.BoolVar(&s.Verbose, "verbose", false, "show the whole chain of an error")
 	err := root.ExecuteContext(ctx)
 	if err != nil && !s.started && forgeyard.KindOf(err) == forgeyard.Other {

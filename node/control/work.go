@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -454,7 +455,13 @@ func (s contentService) Unpin(ctx context.Context, r *connect.Request[forgeyardv
 	if err != nil {
 		return nil, err
 	}
-	return respond(&forgeyardv1.UnpinResponse{}, s.n.Store().Unpin(ctx, pinOwner(r.Msg.Owner, d)))
+	owner := pinOwner(r.Msg.Owner, d)
+	pins, err := s.n.Store().Pins(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &forgeyardv1.UnpinResponse{Changed: slices.ContainsFunc(pins, func(p cas.Pin) bool { return p.Owner == owner })}
+	return respond(out, s.n.Store().Unpin(ctx, owner))
 }
 
 func (s contentService) Usage(ctx context.Context, _ *connect.Request[forgeyardv1.UsageRequest]) (*connect.Response[forgeyardv1.UsageResponse], error) {
@@ -491,6 +498,13 @@ func (s contentService) Verify(ctx context.Context, r *connect.Request[forgeyard
 	if r.Msg.Repair {
 		res.Healed = s.fetchAgain(ctx, res.Damaged)
 	}
+	if r.Msg.Repair && r.Msg.Index {
+		healed, missing, err := s.fetchKept(ctx)
+		if err != nil {
+			return err
+		}
+		res.Healed, res.Missing = append(res.Healed, healed...), missing
+	}
 	res.Done = true
 	return out.Send(res)
 }
@@ -509,4 +523,37 @@ func (s contentService) fetchAgain(ctx context.Context, damaged []string) (heale
 		healed = append(healed, name)
 	}
 	return healed
+}
+
+// fetchKept asks the peers for what a pin keeps and this node lacks: an index that was lost
+// took what lay in it along. It gives the roots that came, and those that nobody has.
+func (s contentService) fetchKept(ctx context.Context) (healed, missing []string, err error) {
+	pins, err := s.n.Store().Pins(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	seen := map[forgeyard.Digest]bool{}
+	bring := func(d forgeyard.Digest, isTree bool) {
+		had := s.n.Store().Has(ctx, d)
+		if seen[d] || (had && !isTree) {
+			return
+		}
+		seen[d] = true
+		switch err := s.n.Bring(ctx, cas.Ref{Digest: d}, isTree); {
+		case err != nil:
+			s.n.Warn("what a pin keeps is not here and could not be fetched", "digest", d, "err", err)
+			missing = append(missing, d.String())
+		case !had:
+			healed = append(healed, d.String())
+		}
+	}
+	for _, p := range pins {
+		for _, d := range p.Trees { // first: a root of both kinds is whole then
+			bring(d, true)
+		}
+		for _, d := range p.Roots {
+			bring(d, false)
+		}
+	}
+	return healed, missing, ctx.Err()
 }

@@ -3794,6 +3794,7 @@ func (x *UnpinRequest) GetHold() string {
 
 type UnpinResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"` // there was a pin; not said of holds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3826,6 +3827,13 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
 	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *UnpinResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
 }
 
 type GCRequest struct {
@@ -3942,6 +3950,7 @@ type VerifyResponse struct {
 	Proved        int64                  `protobuf:"varint,6,opt,name=proved,proto3" json:"proved,omitempty"`       // manifests held against their blob
 	Forgotten     int64                  `protobuf:"varint,7,opt,name=forgotten,proto3" json:"forgotten,omitempty"` // rows of the index whose file is gone
 	Done          bool                   `protobuf:"varint,8,opt,name=done,proto3" json:"done,omitempty"`
+	Missing       []string               `protobuf:"bytes,9,rep,name=missing,proto3" json:"missing,omitempty"` // kept by a pin, not here, and nowhere to be had; in the last message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4030,6 +4039,13 @@ func (x *VerifyResponse) GetDone() bool {
 		return x.Done
 	}
 	return false
+}
+
+func (x *VerifyResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
 }
 
 type GCResponse struct {
@@ -7210,14 +7226,15 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\fUnpinRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x12\n" +
-	"\x04hold\x18\x03 \x01(\tR\x04hold\"\x0f\n" +
-	"\rUnpinResponse\"$\n" +
+	"\x04hold\x18\x03 \x01(\tR\x04hold\")\n" +
+	"\rUnpinResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\"$\n" +
 	"\tGCRequest\x12\x17\n" +
 	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"Q\n" +
 	"\rVerifyRequest\x12\x16\n" +
 	"\x06repair\x18\x01 \x01(\bR\x06repair\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\bR\x05index\x12\x12\n" +
-	"\x04rate\x18\x03 \x01(\x03R\x04rate\"\xd6\x01\n" +
+	"\x04rate\x18\x03 \x01(\x03R\x04rate\"\xf0\x01\n" +
 	"\x0eVerifyResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x03R\aobjects\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x18\n" +
@@ -7226,7 +7243,8 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\aindexed\x18\x05 \x01(\x03R\aindexed\x12\x16\n" +
 	"\x06proved\x18\x06 \x01(\x03R\x06proved\x12\x1c\n" +
 	"\tforgotten\x18\a \x01(\x03R\tforgotten\x12\x12\n" +
-	"\x04done\x18\b \x01(\bR\x04done\"\x8d\x01\n" +
+	"\x04done\x18\b \x01(\bR\x04done\x12\x18\n" +
+	"\amissing\x18\t \x03(\tR\amissing\"\x8d\x01\n" +
 	"\n" +
 	"GCResponse\x12\x1a\n" +
 	"\bexamined\x18\x01 \x01(\x03R\bexamined\x12\x18\n" +
