@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -66,6 +67,7 @@ type spool struct {
 	sha      hash.Hash // of what was read; nil: nobody asks
 	res      *reservation
 	f        *os.File
+	at       int64    // where it goes on
 	tmp      []string // files to remove unless the commit took them
 	twin     forgeyard.Digest
 	twinMan  cas.Manifest // of the blob that this one equals so far; Size 0: none
@@ -103,15 +105,37 @@ func (w *spool) run() (cas.Ref, error) {
 	if err := w.block(first); err != nil {
 		return cas.Ref{}, err
 	}
-	for n := more; n > 0; {
-		if err := w.block(w.buf[:n]); err != nil {
-			return cas.Ref{}, err
-		}
-		if n, err = w.read(); err != nil {
-			return cas.Ref{}, err
-		}
+	if err := w.blocks(more); err != nil {
+		return cas.Ref{}, err
 	}
 	return w.large()
+}
+
+// blocks takes the n bytes in buf and all that follow. While one block is hashed and written
+// the next is read.
+func (w *spool) blocks(n int) error {
+	other := blockPool.Get().(*[]byte)
+	defer blockPool.Put(other)
+	type read struct {
+		n   int
+		err error
+	}
+	buf, next := w.buf, *other
+	for n > 0 {
+		ahead := make(chan read, 1)
+		w.buf = next
+		go func() {
+			n, err := w.read()
+			ahead <- read{n, err}
+		}()
+		err := w.block(buf[:n])
+		r := <-ahead
+		if err = cmp.Or(err, r.err); err != nil {
+			return err
+		}
+		n, buf, next = r.n, next, buf
+	}
+	return nil
 }
 
 // chunks takes blocks that end where the content says.
@@ -221,9 +245,17 @@ func (w *spool) room(n int64) error {
 	return nil
 }
 
-// block takes the next block of a large blob.
+// block takes the next block of a large blob. When nothing here begins as this one does, it
+// is written while it is hashed.
 func (w *spool) block(b []byte) error {
 	i := len(w.mb.Blocks())
+	if i > 0 && w.twinMan.Size == 0 {
+		written := make(chan error, 1)
+		go func() { written <- w.write(b) }()
+		_, err := w.mb.Write(b)
+		w.mb.Cut()
+		return cmp.Or(<-written, err)
+	}
 	if _, err := w.mb.Write(b); err != nil {
 		return err
 	}
@@ -302,6 +334,10 @@ func (w *spool) write(b []byte) error {
 	if err != nil {
 		return err
 	}
+	if w.o.Class == cas.Durable && !w.s.cfg.NoSync {
+		writeBack(w.f, w.at, int64(len(b)))
+	}
+	w.at += int64(len(b))
 	w.res.written(int64(len(b)))
 	return nil
 }
