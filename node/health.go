@@ -32,7 +32,7 @@ const (
 // health runs the checks; the worst decides.
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
-		n.checkDisk(), n.checkStore(ctx), n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkUsers(), checkTrees(n.stuckTrees(), n.clock.Now()), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
+		n.checkDisk(), n.checkStore(ctx), n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
 		n.checkCredential(), n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkSecrets(), n.checkVoters(), n.checkLogFormat(),
 	}}
 	for _, c := range h.Checks {

@@ -16,6 +16,9 @@ import (
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
+// pressureHelp stands beside every kind of pressure.
+const pressureHelp = "1 while this node takes no work for want of it."
+
 // metrics are the node's own, with the words of 07§184–185 and no job id as a label
 // (07§186): ids are in the logs.
 type metrics struct {
@@ -114,13 +117,14 @@ func registerLive(r *prometheus.Registry, n *Node) {
 		return float64(len(n.stuckTrees()))
 	}))
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: "forgeyard", Name: "agent_pressure", Help: "1 while this node takes no work for want of it.", ConstLabels: prometheus.Labels{"of": pressureDisk},
+		Namespace: "forgeyard", Name: "agent_pressure", Help: pressureHelp, ConstLabels: prometheus.Labels{"of": pressureDisk},
 	}, func() float64 {
 		if n.pressure() == pressureDisk {
 			return 1
 		}
 		return 0
 	}))
+	n.strainMetrics(r)
 	n.layerMetrics(r)
 	n.scrubMetrics(r)
 	n.batchMetrics(r)

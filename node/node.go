@@ -45,6 +45,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
 	"github.com/forgeyard/forgeyard-node/node/leading"
+	"github.com/forgeyard/forgeyard-node/node/pressure"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -60,12 +61,13 @@ type Config struct {
 	DataDir  string       // absolute or relative; locked while the node runs
 	Settings sitecfg.Node // node.yaml with flags and environment applied
 	Sources  []sitecfg.Setting
-	Clock    clock.Clock  // nil: the system's
-	Log      *slog.Logger // nil: nowhere
-	Helper   string       // path of the fyjob binary that workloads get; empty: they get none
-	Own      string       // path of this program, for the children that carry out ingest and garden runs; empty: there are none
-	Keeper   string       // path of the program that is a keeper under its other name; empty: deadlines are held by this process alone
-	Ready    func(*Node)  // called once the node answers
+	Clock    clock.Clock            // nil: the system's
+	Log      *slog.Logger           // nil: nowhere
+	Helper   string                 // path of the fyjob binary that workloads get; empty: they get none
+	Own      string                 // path of this program, for the children that carry out ingest and garden runs; empty: there are none
+	Keeper   string                 // path of the program that is a keeper under its other name; empty: deadlines are held by this process alone
+	Ready    func(*Node)            // called once the node answers
+	Strain   func() pressure.Sample // what this machine feels; nil: what the kernel says
 }
 
 // Node is a running node.
@@ -95,9 +97,10 @@ type Node struct {
 	executors map[job.Sandbox]executor.Executor
 	layers    *layer.Cache // nil: none is kept
 	runner    *runner.Runner
-	users     *users.Pool    // nil: work runs as the daemon's own user
-	keeper    *keeper.Keeper // nil: there is none
-	ender     *ender.Ender   // of trees; knows which do not die
+	strain    atomic.Pointer[strain] // nil: not looked at yet
+	users     *users.Pool            // nil: work runs as the daemon's own user
+	keeper    *keeper.Keeper         // nil: there is none
+	ender     *ender.Ender           // of trees; knows which do not die
 	devices   *supervisor.Supervisor
 	witness   *uplink.Witness
 	link      *uplink.Link

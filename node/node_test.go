@@ -62,7 +62,7 @@ func quick(t *testing.T) sitecfg.Site {
 	return s
 }
 
-func startNode(t *testing.T, dir, name string) *proc {
+func startNode(t *testing.T, dir, name string, change ...func(*Config)) *proc {
 	t.Helper()
 	set := sitecfg.DefaultNode()
 	set.Name, set.Listen, set.Gossip, set.HTTP = name, "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
@@ -76,9 +76,11 @@ func startNode(t *testing.T, dir, name string) *proc {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", name)
 	ready := make(chan *Node, 1)
-	go func() {
-		p.done <- Run(ctx, Config{Version: "test", DataDir: dir, Settings: set, Log: log, Ready: func(n *Node) { ready <- n }})
-	}()
+	cfg := Config{Version: "test", DataDir: dir, Settings: set, Log: log, Ready: func(n *Node) { ready <- n }}
+	for _, c := range change {
+		c(&cfg)
+	}
+	go func() { p.done <- Run(ctx, cfg) }()
 	select {
 	case p.node = <-ready:
 	case err := <-p.done:

@@ -21,6 +21,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/control"
+	"github.com/forgeyard/forgeyard-node/node/pressure"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -287,8 +288,12 @@ func (n *Node) refusing() []agent.Refusal {
 	if n.caps.Load() == nil {
 		no(job.RejectPreparation, "the machine is still being probed")
 	}
-	if n.pressure() == pressureDisk {
+	switch p := n.pressure(); p {
+	case pressureNormal:
+	case pressureDisk:
 		no(job.RejectDisk, fmt.Sprintf("less than %d MiB are free", minFreeDisk>>20))
+	default:
+		no(job.RejectPressure, pressure.Level(p).Why())
 	}
 	return out
 }
@@ -315,10 +320,9 @@ func (n *Node) refusingWords() []string {
 	return out
 }
 
-// Pressures (decision 13). This version looks at the disk; the other words are for
-// probes to come.
+// Pressures (decision 13); the others are levels of package pressure.
 const (
-	pressureNormal = "normal"
+	pressureNormal = string(pressure.Normal)
 	pressureDisk   = "disk"
 )
 
@@ -329,6 +333,9 @@ const minFreeDisk = 64 << 20
 func (n *Node) pressure() string {
 	if free, err := freeDisk(n.dir.path); err == nil && free < minFreeDisk {
 		return pressureDisk
+	}
+	if s := n.strain.Load(); s != nil {
+		return string(s.level)
 	}
 	return pressureNormal
 }

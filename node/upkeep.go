@@ -33,6 +33,7 @@ func (n *Node) upkeepLoop(ctx context.Context) error {
 		now := n.clock.Now()
 		if now >= nextSample {
 			n.metrics.sample(ctx, n)
+			n.feel()
 			if n.keeper != nil {
 				n.work.Go(func() { n.keeper.Mind(ctx) })
 			}

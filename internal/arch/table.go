@@ -78,6 +78,7 @@ var table = []line{
 	// meet only there: neither has the other's rules in reach (decision 11).
 	{dir: "node/controllers", pure: true, never: []string{"node/agent"}},
 	{dir: "node/agent", pure: true, never: []string{"node/controllers"}},
+	{dir: "node/pressure", pure: true, only: []string{}},
 	{dir: "node/capability", never: []string{"consensus", "mesh"}},
 	{dir: "node/executor/seccomp", pure: true, only: []string{"."}},
 	{dir: "node/executor/users", only: []string{"."}},
