@@ -59,7 +59,7 @@ func TestCommitRefusedByTheRunner(t *testing.T) {
 	}{
 		"not quiesced":     {`d=$(fyjob ckpt begin); echo x >"$d/x"; fyjob ckpt commit "$d" --quiesced=false`, exitRejected, "consistency"},
 		"another format":   {`d=$(fyjob ckpt begin); echo x >"$d/x"; fyjob ckpt commit "$d" --format other:9`, exitRejected, "format"},
-		"K04 extra file":   {`d=$(fyjob ckpt begin); echo x >"$d/x"; fyjob ckpt commit "$d" & while [ ! -d "${d%.tmp}" ]; do :; done; echo y >"${d%.tmp}/y" || :; wait $!`, -2, ""},
+		"K04 extra file":   {`d=$(fyjob ckpt begin); echo x >"$d/x"; fyjob ckpt commit "$d" & while [ -d "$d" ]; do :; done; echo y >"${d%.tmp}/y" || :; wait $!`, -2, ""},
 		"hard link":        {`d=$(fyjob ckpt begin); echo x >x; ln x "$d/x"; fyjob ckpt commit "$d"`, exitRejected, "irregular-file"},
 		"symbolic link":    {`d=$(fyjob ckpt begin); ln -s /etc/passwd "$d/x"; fyjob ckpt commit "$d"`, exitRejected, "no regular file"},
 		"nothing in it":    {`d=$(fyjob ckpt begin); fyjob ckpt commit "$d"`, exitRejected, "no file"},
