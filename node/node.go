@@ -68,6 +68,9 @@ type Config struct {
 	Keeper   string                 // path of the program that is a keeper under its other name; empty: deadlines are held by this process alone
 	Ready    func(*Node)            // called once the node answers
 	Strain   func() pressure.Sample // what this machine feels; nil: what the kernel says
+	// Committed is called at each entry of the log that was just committed; it must return
+	// at once. It may be nil.
+	Committed func()
 }
 
 // Node is a running node.

@@ -159,6 +159,9 @@ func (n *Node) bootstrap(ctx context.Context) error {
 
 // applied sees every entry of the log, in order, inside Apply.
 func (n *Node) applied(a replica.Applied) {
+	if n.cfg.Committed != nil && a.Live {
+		n.cfg.Committed()
+	}
 	switch a.Command.Body.(type) {
 	case site.UplinkObserve, site.UplinkConnect:
 		if a.Live {

@@ -19,6 +19,7 @@ import (
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
 	"github.com/forgeyard/forgeyard-node/internal/heap"
+	"github.com/forgeyard/forgeyard-node/internal/watcher"
 	"github.com/forgeyard/forgeyard-node/node"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -81,9 +82,15 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 	log := a.logger(s.Log)
 	defer noteHangup(log)()
 	heap.Leave(heap.Room)
+	watch, err := watcher.Find()
+	if err != nil {
+		log.Debug("the runtime's watcher keeps its pace, which costs some processor time", "err", err)
+	} else {
+		go watch.Run(ctx)
+	}
 	var unsaid error
 	err = node.Run(ctx, node.Config{
-		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: log, Helper: findHelper(), Keeper: ownProgram(), Own: ownProgram(),
+		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: log, Helper: findHelper(), Keeper: ownProgram(), Own: ownProgram(), Committed: watch.Committed,
 		Ready: func(n *node.Node) {
 			if unsaid = a.ready(n.Status(ctx)); unsaid != nil {
 				cancel() // nobody can know that it runs

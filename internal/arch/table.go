@@ -27,6 +27,7 @@ var table = []line{
 	{dir: "internal/clock"},
 	{dir: "internal/durable"},
 	{dir: "internal/heap", only: []string{}},
+	{dir: "internal/watcher", only: []string{}},
 	{dir: "internal/golden", only: []string{}},
 	{dir: "internal/needs", only: []string{}},
 	{dir: "internal/arch", only: []string{}},

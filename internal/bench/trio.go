@@ -21,6 +21,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/internal/heap"
+	"github.com/forgeyard/forgeyard-node/internal/watcher"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/node/leading"
 	"github.com/forgeyard/forgeyard-node/node/replica"
@@ -64,8 +65,13 @@ type trioServer struct {
 
 // runTrioNode is the process. It ends when it is killed.
 func runTrioNode(ctx context.Context, raw string) error {
-	heap.Leave(heap.Room) // as a node does
+	heap.Leave(heap.Room)        // as a node does
+	watch, err := watcher.Find() // as well, where it may
+	if err == nil {
+		go watch.Run(ctx)
+	}
 	s := &trioServer{replica: replica.New(), client: &http.Client{}}
+	s.replica.Observe(func(replica.Applied) { watch.Committed() })
 	if err := json.Unmarshal([]byte(raw), &s.cfg); err != nil {
 		return err
 	}
