@@ -83,6 +83,10 @@ func heartbeatToWire(s controllers.Sign, ago time.Duration) *forgeyardv1.Heartbe
 func (n *Node) Heard(ctx context.Context, r forgeyard.RunnerID) (*forgeyardv1.Heartbeat, error) {
 	if l := n.leading.Load(); l != nil {
 		s, ago, ok := l.Heard(r)
+		if ttl := n.replica.State().Config.Lease.TTL; !ok && l.Led() <= ttl {
+			return nil, forgeyard.Errorf("heartbeat", forgeyard.Unavailable, "the leader leads for %s only, and has heard nothing of %s yet", l.Led().Round(100*time.Millisecond), n.memberName(r)).
+				WithHint("try again in %s", ttl)
+		}
 		if !ok {
 			return nil, forgeyard.Errorf("heartbeat", forgeyard.NotFound, "the leader has heard nothing of %s", n.memberName(r))
 		}

@@ -185,6 +185,8 @@ func (c *change) runRest(b Body) (any, error) {
 		return nil, c.silence(b)
 	case Readiness:
 		return nil, c.readiness(b)
+	case AttestOff:
+		return c.attestOff(b)
 	case Unname:
 		return nil, c.unname(b)
 	}

@@ -70,6 +70,7 @@ const (
 	kindReadiness
 	kindReport
 	kindUnname
+	kindAttestOff
 )
 
 // Init starts the site with its founder.
@@ -341,6 +342,19 @@ type Unname struct {
 	Name string `cbor:"1,keyasint"`
 }
 
+// AttestOff is a person's word that the machine of a runner is off, and with it all that it
+// ran: what would else be certain only when its policies are over is certain at once.
+type AttestOff struct {
+	Runner  forgeyard.RunnerID  `cbor:"1,keyasint"`
+	Session forgeyard.SessionID `cbor:"2,keyasint"` // the one that was seen: a later one is not meant
+	Reason  string              `cbor:"3,keyasint"`
+}
+
+// AttestedOff is AttestOff's reply.
+type AttestedOff struct {
+	Released []forgeyard.JobID `cbor:"1,keyasint,omitempty"` // jobs whose holder it was
+}
+
 // Fail ends a job that can't go on; only controllers propose it.
 type Fail struct {
 	Job      forgeyard.JobID     `cbor:"1,keyasint"`
@@ -482,6 +496,7 @@ func (Silence) kind() Kind       { return kindSilence }
 func (Readiness) kind() Kind     { return kindReadiness }
 func (Report) kind() Kind        { return kindReport }
 func (Unname) kind() Kind        { return kindUnname }
+func (AttestOff) kind() Kind     { return kindAttestOff }
 
 // commandFormat is the version of the envelope.
 const commandFormat = 1
@@ -535,7 +550,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindDelegate: into[Delegate], kindOutboxAck: into[OutboxAck], kindDrill: into[Drill], kindConfigSet: into[ConfigSet],
 	kindFail: into[Fail], kindResume: into[Resume], kindRecover: into[Recover], kindFormatRaise: into[FormatRaise],
 	kindRevoke: into[Revoke], kindStopped: into[Stopped], kindSilence: into[Silence], kindReadiness: into[Readiness],
-	kindReport: into[Report], kindUnname: into[Unname],
+	kindReport: into[Report], kindUnname: into[Unname], kindAttestOff: into[AttestOff],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -46,7 +46,7 @@ func TestLaterCommands(t *testing.T) {
 	var r Register
 	golden.Fill(t, &r, latest...)
 	add(kindRegister, r)
-	for k := kindResume + 1; int(k) <= len(decoders); k++ {
+	for k := kindResume + 1; k <= kindUnname; k++ {
 		zero, err := decodeBody(k, []byte{0xa0})
 		if err != nil {
 			t.Fatalf("kind %d: %v", k, err)
@@ -175,6 +175,17 @@ func TestOverran(t *testing.T) {
 	b, err := decodeBody(kindComplete, row.Bytes)
 	if err != nil || !reflect.DeepEqual(b, end) || FormatOf(b) != FormatLeases {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+}
+
+// TestAttestOff holds a person's word that a machine is off.
+func TestAttestOff(t *testing.T) {
+	var b AttestOff
+	golden.Fill(t, &b)
+	row := golden.Rows(t, "testdata/attest-off.hex", []golden.Row{{Name: "AttestOff", Bytes: Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: b}.Encode()}})[0]
+	c, err := Decode(row.Bytes)
+	if err != nil || !reflect.DeepEqual(c.Body, b) || FormatOf(c.Body) != FormatLeases {
+		t.Errorf("%+v: %v", c, err)
 	}
 }
 

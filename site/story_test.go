@@ -216,6 +216,8 @@ func (s *story) value(r Reply) string {
 		v = fmt.Sprintf("granted to %s, session %s, fence %s, attempt %s", a.Runner, a.Session, a.Fence, a.Attempt)
 	case "submit":
 		v, err = Value[Submitted](r)
+	case "attest-off":
+		v, err = Value[AttestedOff](r)
 	case "join":
 		v, err = Value[Joined](r)
 	case "cancel":
@@ -546,6 +548,9 @@ func (s *story) work() Body {
 		return Complete{Authority: s.authority(), Message: forgeyard.MessageID(s.arg("message", "m-"+string(s.job()))), Result: s.result()}
 	case "revoke-lease":
 		return Revoke{Job: s.jobID(), Lease: s.authority().Lease, Class: s.arg("class", RevokedByOperator), Reason: s.arg("why", "")}
+	case "attest-off":
+		m, _ := s.s.Members.Get(s.runner())
+		return AttestOff{Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", string(m.Session.ID))), Reason: s.arg("why", "")}
 	case "stopped":
 		return Stopped{Authority: s.authority()}
 	case "expire":

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +23,7 @@ func (a *app) runnerCommand() *cobra.Command {
 		a.runnerSet("resume", "Give a drained runner work again"),
 		a.runnerSet("disable", "Give a runner nothing until it is enabled, across its restarts"),
 		a.runnerSet("enable", "Give a disabled runner work again"),
+		a.runnerAttestOff(),
 	)
 	return g
 }
@@ -97,6 +99,39 @@ func heartbeatText(p *cli.Page, m *forgeyardv1.Member) {
 	for _, a := range h.ActiveAttempts {
 		p.Fact("attempt", "%s epoch %d: %s, log up to %d", a.JobId, a.Epoch, a.Phase, a.LastLogSeq)
 	}
+}
+
+func (a *app) runnerAttestOff() *cobra.Command {
+	req := forgeyardv1.SetMemberRequest{Action: "attest-off"}
+	c := a.Build(cli.Command{
+		Use: "attest-off ID", Short: "Say that a runner's machine is off, so that its work need not wait", Args: cobra.ExactArgs(1),
+		Long: "Say that a runner's machine is off. Work with protected effects, or that asks for no replacement, waits until its holder has certainly stopped; your word makes that certain at once, " +
+			"for all that the runner's last process held. Nothing can check it: pull the plug first. If the machine still works, two holders act on the same thing. " +
+			"It is refused while the leader has heard the runner within the length of a lease, and stands in the site's events with your name, the reason and what it set free.",
+		Example: "  forgeyard-node runner attest-off bench-2 --reason 'unplugged, and I stand beside it'", Exits: []int{1, 3, 4, 5, 6, 130},
+		Run: func(ctx context.Context, args []string) error {
+			if strings.TrimSpace(req.Reason) == "" {
+				return a.Usage("runner attest-off", "--reason is empty; say how you know, it stands in the site's events")
+			}
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			req.Member = args[0]
+			r, err := unary(ctx, c.site.SetMember, &req)
+			if err != nil {
+				return err
+			}
+			return a.Print(r, func(p *cli.Page) {
+				p.Line("%s is off; %d jobs that it held are free", args[0], len(r.Released))
+				for _, id := range r.Released {
+					p.Line("  %s", id)
+				}
+			})
+		},
+	})
+	c.Flags().StringVar(&req.Reason, "reason", "", "how you know; required")
+	return c
 }
 
 func (a *app) runnerSet(action, short string) *cobra.Command {

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -224,6 +225,9 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 	if err != nil {
 		return nil, err
 	}
+	if r.Msg.Action == "attest-off" {
+		return s.attestOff(ctx, m, r.Msg.Reason)
+	}
 	yes, no := true, false
 	b := site.MemberSet{Runner: m.Runner}
 	switch r.Msg.Action {
@@ -251,7 +255,7 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		}
 		b.Removed = &yes
 	default:
-		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, promote, demote or remove", forgeyard.Clip(r.Msg.Action, 40))
+		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, promote, demote, remove or attest-off", forgeyard.Clip(r.Msg.Action, 40))
 	}
 	before := memberOf(s.n.Members(), string(m.Runner))
 	if _, err := propose(ctx, s.n, b); err != nil {
@@ -269,6 +273,37 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		before.State, before.Voter, before.Leader = "removed", false, false
 	}
 	return connect.NewResponse(&forgeyardv1.SetMemberResponse{Member: before}), nil
+}
+
+// attestOff takes a person's word that a machine is off, unless the leader has heard it within
+// the length of a lease, or does not lead for so long: then the word is surely wrong, or
+// nobody can say yet that it is not.
+func (s siteService) attestOff(ctx context.Context, m site.Member, reason string) (*connect.Response[forgeyardv1.SetMemberResponse], error) {
+	if strings.TrimSpace(reason) == "" {
+		return nil, forgeyard.Errorf("attest", forgeyard.Invalid, "the reason is empty").WithHint("say how you know: it stands in the site's events")
+	}
+	ttl := s.n.Site().Config.Lease.TTL
+	h, err := s.n.Heard(ctx, m.Runner)
+	switch kind := forgeyard.KindOf(err); {
+	case err == nil && h.Ago.AsDuration() <= ttl:
+		return nil, forgeyard.Errorf("attest", forgeyard.Conflict, "%s was heard %s ago, so it is not off", m.Name, h.Ago.AsDuration().Round(100*time.Millisecond)).
+			WithHint("switch it off, and wait until it has been silent for %s", ttl)
+	case err != nil && kind != forgeyard.NotFound:
+		return nil, err
+	}
+	r, err := propose(ctx, s.n, site.AttestOff{Runner: m.Runner, Session: m.Session.ID, Reason: forgeyard.Clip(reason, 200)})
+	if err != nil {
+		return nil, err
+	}
+	v, err := site.Value[site.AttestedOff](r)
+	if err != nil {
+		return nil, err
+	}
+	out := &forgeyardv1.SetMemberResponse{Member: memberOf(s.n.Members(), string(m.Runner))}
+	for _, id := range v.Released {
+		out.Released = append(out.Released, string(id))
+	}
+	return connect.NewResponse(out), nil
 }
 
 func memberOf(all []*forgeyardv1.Member, id string) *forgeyardv1.Member {

@@ -319,6 +319,13 @@ func (l *Leadership) Heard(r forgeyard.RunnerID) (controllers.Sign, time.Duratio
 	return s, l.cfg.Clock.Now().Sub(s.At), ok
 }
 
+// Led is how long this leadership lasts.
+func (l *Leadership) Led() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cfg.Clock.Now().Sub(l.mem.Elected)
+}
+
 // Explain says why a job is where it is, by what this leader knows.
 func (l *Leadership) Explain(id forgeyard.JobID) (string, []controllers.Candidate, error) {
 	group := GroupMembers(l.cfg.Group, l.cfg.Self) // it reads the disk: not under the lock

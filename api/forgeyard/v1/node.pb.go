@@ -1797,7 +1797,8 @@ func (*SetConfigResponse) Descriptor() ([]byte, []int) {
 type SetMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // runner id or name
-	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | promote | demote | remove
+	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | promote | demote | remove | attest-off
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // of attest-off
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1846,9 +1847,17 @@ func (x *SetMemberRequest) GetAction() string {
 	return ""
 }
 
+func (x *SetMemberRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type SetMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        *Member                `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Released      []string               `protobuf:"bytes,2,rep,name=released,proto3" json:"released,omitempty"` // jobs that attest-off set free
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1886,6 +1895,13 @@ func (*SetMemberResponse) Descriptor() ([]byte, []int) {
 func (x *SetMemberResponse) GetMember() *Member {
 	if x != nil {
 		return x.Member
+	}
+	return nil
+}
+
+func (x *SetMemberResponse) GetReleased() []string {
+	if x != nil {
+		return x.Released
 	}
 	return nil
 }
@@ -7093,12 +7109,14 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x10SetConfigRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x13\n" +
-	"\x11SetConfigResponse\"B\n" +
+	"\x11SetConfigResponse\"Z\n" +
 	"\x10SetMemberRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x16\n" +
-	"\x06action\x18\x02 \x01(\tR\x06action\"A\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"]\n" +
 	"\x11SetMemberResponse\x12,\n" +
-	"\x06member\x18\x01 \x01(\v2\x14.forgeyard.v1.MemberR\x06member\"\x8a\x01\n" +
+	"\x06member\x18\x01 \x01(\v2\x14.forgeyard.v1.MemberR\x06member\x12\x1a\n" +
+	"\breleased\x18\x02 \x03(\tR\breleased\"\x8a\x01\n" +
 	"\rSubmitRequest\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\fR\x04spec\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
