@@ -35,7 +35,7 @@ func main() {
 	rounds := flag.Int("rounds", 5, "leaders killed")
 	objects := flag.Int("objects", 10_000_000, "objects of the large store")
 	jobs := flag.Int("jobs", 40, "jobs submitted")
-	part := flag.String("part", "", "the one part of a suite that is measured (all of them when empty)")
+	part := flag.String("part", "", "the one part of the suite content or store that is measured (all of them when empty)")
 	keep := flag.Bool("keep-logs", false, "keep the folder with the daemons' logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -111,6 +111,9 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	if !known {
 		return fmt.Errorf("there is no suite %q; lease, node, content, store, sim and all are there", o.suite)
+	}
+	if o.part != "" && o.suite != "content" && o.suite != "store" {
+		return fmt.Errorf("-part %s: the suites content and store have parts, %s has none", o.part, o.suite)
 	}
 	if o.rounds < 5 || o.jobs < 5 {
 		return fmt.Errorf("-rounds %d and -jobs %d: a median of fewer than 5 says nothing", o.rounds, o.jobs)
