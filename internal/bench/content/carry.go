@@ -201,12 +201,13 @@ const (
 // each inode that was freed in the last seconds, so who creates files where others were
 // removed took ten times as long, and it is chance who does.
 func (b *Bench) smallFiles(ctx context.Context) (err error) {
-	dir, err := os.MkdirTemp("", "small-")
+	own, err := os.MkdirTemp("", "small-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if d, derr := newLoopDisk(ctx, dir, "xfs", 4<<30); derr == nil {
+	defer func() { err = errors.Join(err, os.RemoveAll(own)) }()
+	dir := own
+	if d, derr := newLoopDisk(ctx, own, "xfs", 4<<30); derr == nil {
 		defer func() { err = errors.Join(err, d.close()) }()
 		dir = d.at
 	} else {
