@@ -189,6 +189,10 @@ func (c *change) runRest(b Body) (any, error) {
 		return c.attestOff(b)
 	case Unname:
 		return nil, c.unname(b)
+	case SecretSet:
+		return nil, c.secretSet(b)
+	case SecretRemove:
+		return nil, c.secretRemove(b)
 	}
 	return nil, forgeyard.Errorf("apply", forgeyard.Invalid, "command %T is not known", b)
 }

@@ -71,6 +71,8 @@ const (
 	kindReport
 	kindUnname
 	kindAttestOff
+	kindSecretSet
+	kindSecretRemove
 )
 
 // Init starts the site with its founder.
@@ -497,6 +499,8 @@ func (Readiness) kind() Kind     { return kindReadiness }
 func (Report) kind() Kind        { return kindReport }
 func (Unname) kind() Kind        { return kindUnname }
 func (AttestOff) kind() Kind     { return kindAttestOff }
+func (SecretSet) kind() Kind     { return kindSecretSet }
+func (SecretRemove) kind() Kind  { return kindSecretRemove }
 
 // commandFormat is the version of the envelope.
 const commandFormat = 1
@@ -551,6 +555,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindFail: into[Fail], kindResume: into[Resume], kindRecover: into[Recover], kindFormatRaise: into[FormatRaise],
 	kindRevoke: into[Revoke], kindStopped: into[Stopped], kindSilence: into[Silence], kindReadiness: into[Readiness],
 	kindReport: into[Report], kindUnname: into[Unname], kindAttestOff: into[AttestOff],
+	kindSecretSet: into[SecretSet], kindSecretRemove: into[SecretRemove],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -46,7 +46,7 @@ func TestLaterCommands(t *testing.T) {
 	var r Register
 	golden.Fill(t, &r, latest...)
 	add(kindRegister, r)
-	for k := kindResume + 1; k <= kindUnname; k++ {
+	for k := kindResume + 1; k <= kindUnname; k++ { // later ones have tests of their own
 		zero, err := decodeBody(k, []byte{0xa0})
 		if err != nil {
 			t.Fatalf("kind %d: %v", k, err)
@@ -72,7 +72,7 @@ func TestLaterCommands(t *testing.T) {
 var later = []string{
 	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "MemberSet.Deadline", "Lease.DriftPPM", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Release.Clean", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
-	"Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail",
+	"Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "image.Secrets",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,

@@ -24,7 +24,10 @@ const (
 	maxEvents       = 2_000 // events of one run; what follows the last is summed up in its terminal event
 	maxOutbox       = 100_000
 	maxRecoveries   = 16
-	maxTold         = 1_500  // events of one run when its executions stop telling: its own statuses have the rest
+	maxTold         = 1_500 // events of one run when its executions stop telling: its own statuses have the rest
+	maxSecrets      = 256
+	MaxSealed       = 64 << 10 // bytes of one secret, sealed
+	maxSealedTotal  = 2 << 20
 	maxNames        = 10_000 // names of content
 	maxEarlier      = 8      // sets that a name pointed at before, and keeps a while
 )

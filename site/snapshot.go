@@ -62,6 +62,7 @@ type image struct {
 	Forgotten   uint64                     `cbor:"32,keyasint,omitempty"`
 	LeaseForgot uint64                     `cbor:"33,keyasint,omitempty"`
 	Names       []Name                     `cbor:"34,keyasint,omitempty"`
+	Secrets     []Secret                   `cbor:"35,keyasint,omitempty"`
 }
 
 type eventRow struct {
@@ -119,6 +120,9 @@ func (s *State) image() image {
 	}
 	for _, n := range s.Names.All() {
 		im.Names = append(im.Names, n)
+	}
+	for _, x := range s.Secrets.All() {
+		im.Secrets = append(im.Secrets, x)
 	}
 	return im
 }
@@ -238,6 +242,9 @@ func (s *State) fill(im image) {
 	}
 	for _, n := range im.Names {
 		s.Names = s.Names.Put(n.Name, n)
+	}
+	for _, x := range im.Secrets {
+		s.Secrets = s.Secrets.Put(x.Name, x)
 	}
 	for _, e := range im.Ended {
 		s.Ended = s.Ended.Put(SeqKey(e.Seq), e.Job)

@@ -55,6 +55,7 @@ type State struct {
 	Open    Table[forgeyard.JobID, uint64] // jobs that have not ended, with the index of their submission
 	Devices Table[forgeyard.DeviceID, devices.Device]
 	Names   Table[string, Name] // what ingests brought into the store
+	Secrets Table[string, Secret]
 
 	Uplink  lease.Uplink
 	Central Central

@@ -46,7 +46,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.tokenFile, "token-file", "", "file with the bearer token for --addr")
 	a.explicit = func(name string) bool { return f.Changed(name) }
 	root.AddCommand(
-		a.initCommand(), a.joinCommand(), a.upCommand(), a.tokenCommand(),
+		a.initCommand(), a.joinCommand(), a.upCommand(), a.tokenCommand(), a.secretCommand(),
 		a.statusCommand(), a.doctorCommand(), a.capabilitiesCommand(), a.versionCommand(), a.logStoreCommand(), a.drainCommand(), a.resumeCommand(),
 		a.siteCommand(), a.runnerCommand(),
 		a.submitCommand(), a.jobCommand(), a.leaseCommand(), a.runCommand(),

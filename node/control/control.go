@@ -104,7 +104,7 @@ const (
 var reads = map[string]bool{
 	"Status": true, "Doctor": true, "Members": true, "Events": true, "ListTokens": true, "GetConfig": true, "List": true, "ListLeases": true, "Show": true,
 	"Log": true, "Attach": true, "Stat": true, "Usage": true,
-	"ListNames": true,
+	"ListNames": true, "ListSecrets": true,
 }
 
 // gate refuses what the access does not cover.

@@ -25,13 +25,13 @@ var (
 		"SiteService/Status", "SiteService/Members", "SiteService/Events", "SiteService/ListTokens", "SiteService/GetConfig",
 		"JobService/List", "JobService/ListLeases", "JobService/Show", "JobService/Log",
 		"RunService/List", "RunService/Show", "RunService/Attach",
-		"ContentService/Stat", "ContentService/Usage", "ContentService/ListNames",
+		"ContentService/Stat", "ContentService/Usage", "ContentService/ListNames", "SiteService/ListSecrets",
 		"DeviceService/List",
 		"UplinkService/Status",
 	}
 	withheld = []string{
 		"NodeService/Drain", "NodeService/Resume",
-		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetConfig", "SiteService/SetMember",
+		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetSecret", "SiteService/RemoveSecret", "SiteService/SetConfig", "SiteService/SetMember",
 		"SiteService/Backup", "SiteService/Recover",
 		"JobService/Submit", "JobService/Cancel", "JobService/RevokeLease",
 		"ContentService/Put", "ContentService/PutBlocks", "ContentService/Missing", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC", "ContentService/Verify", "ContentService/RemoveName",

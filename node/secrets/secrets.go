@@ -53,7 +53,7 @@ func (c Chain) Resolve(ctx context.Context, name string) ([]byte, error) {
 
 func unknown(name string) error {
 	return forgeyard.Errorf("secret", forgeyard.NotFound, "this node has no secret %q", name).
-		WithHint("name its file in node.yaml under secrets")
+		WithHint("name its file in node.yaml under secrets, or: forgeyard-node secret set %s", name)
 }
 
 // Files are secrets that lie in files of this machine, by name. A file that others may read

@@ -674,6 +674,331 @@ func (x *Setting) GetSource() string {
 	return ""
 }
 
+// SetSecretRequest has a value that is sealed already: no daemon sees it.
+type SetSecretRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Sealed        []byte                 `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	RunnerIds     []string               `protobuf:"bytes,3,rep,name=runner_ids,json=runnerIds,proto3" json:"runner_ids,omitempty"` // those whose keys open it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetSecretRequest) Reset() {
+	*x = SetSecretRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetSecretRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetSecretRequest) ProtoMessage() {}
+
+func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetSecretRequest.ProtoReflect.Descriptor instead.
+func (*SetSecretRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SetSecretRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetSecretRequest) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+func (x *SetSecretRequest) GetRunnerIds() []string {
+	if x != nil {
+		return x.RunnerIds
+	}
+	return nil
+}
+
+type SetSecretResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetSecretResponse) Reset() {
+	*x = SetSecretResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetSecretResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetSecretResponse) ProtoMessage() {}
+
+func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetSecretResponse.ProtoReflect.Descriptor instead.
+func (*SetSecretResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11}
+}
+
+type ListSecretsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSecretsRequest) Reset() {
+	*x = ListSecretsRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSecretsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSecretsRequest) ProtoMessage() {}
+
+func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSecretsRequest.ProtoReflect.Descriptor instead.
+func (*ListSecretsRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{12}
+}
+
+type ListSecretsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secrets       []*Secret              `protobuf:"bytes,1,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSecretsResponse) Reset() {
+	*x = ListSecretsResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSecretsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSecretsResponse) ProtoMessage() {}
+
+func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSecretsResponse.ProtoReflect.Descriptor instead.
+func (*ListSecretsResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListSecretsResponse) GetSecrets() []*Secret {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+type Secret struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Nodes         []string               `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"` // names of the members that can open it
+	Set           *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Secret) Reset() {
+	*x = Secret{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Secret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Secret) ProtoMessage() {}
+
+func (x *Secret) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Secret.ProtoReflect.Descriptor instead.
+func (*Secret) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Secret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Secret) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Secret) GetSet() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *Secret) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type RemoveSecretRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSecretRequest) Reset() {
+	*x = RemoveSecretRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSecretRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSecretRequest) ProtoMessage() {}
+
+func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSecretRequest.ProtoReflect.Descriptor instead.
+func (*RemoveSecretRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RemoveSecretRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RemoveSecretResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSecretResponse) Reset() {
+	*x = RemoveSecretResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSecretResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSecretResponse) ProtoMessage() {}
+
+func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSecretResponse.ProtoReflect.Descriptor instead.
+func (*RemoveSecretResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
 type BackupRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -682,7 +1007,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +1019,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +1032,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 type BackupChunk struct {
@@ -720,7 +1045,7 @@ type BackupChunk struct {
 
 func (x *BackupChunk) Reset() {
 	*x = BackupChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +1057,7 @@ func (x *BackupChunk) String() string {
 func (*BackupChunk) ProtoMessage() {}
 
 func (x *BackupChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +1070,7 @@ func (x *BackupChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupChunk.ProtoReflect.Descriptor instead.
 func (*BackupChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BackupChunk) GetTotal() int64 {
@@ -771,7 +1096,7 @@ type RecoverRequest struct {
 
 func (x *RecoverRequest) Reset() {
 	*x = RecoverRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +1108,7 @@ func (x *RecoverRequest) String() string {
 func (*RecoverRequest) ProtoMessage() {}
 
 func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +1121,7 @@ func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RecoverRequest) GetForce() bool {
@@ -824,7 +1149,7 @@ type RecoverResponse struct {
 
 func (x *RecoverResponse) Reset() {
 	*x = RecoverResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +1161,7 @@ func (x *RecoverResponse) String() string {
 func (*RecoverResponse) ProtoMessage() {}
 
 func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +1174,7 @@ func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverResponse.ProtoReflect.Descriptor instead.
 func (*RecoverResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RecoverResponse) GetDone() bool {
@@ -930,7 +1255,7 @@ type SiteStatusRequest struct {
 
 func (x *SiteStatusRequest) Reset() {
 	*x = SiteStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1267,7 @@ func (x *SiteStatusRequest) String() string {
 func (*SiteStatusRequest) ProtoMessage() {}
 
 func (x *SiteStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1280,7 @@ func (x *SiteStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatusRequest.ProtoReflect.Descriptor instead.
 func (*SiteStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 type SiteStatus struct {
@@ -979,7 +1304,7 @@ type SiteStatus struct {
 
 func (x *SiteStatus) Reset() {
 	*x = SiteStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1316,7 @@ func (x *SiteStatus) String() string {
 func (*SiteStatus) ProtoMessage() {}
 
 func (x *SiteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1329,7 @@ func (x *SiteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus.ProtoReflect.Descriptor instead.
 func (*SiteStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SiteStatus) GetSite() *SiteStatus_SiteRef {
@@ -1107,7 +1432,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1444,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1457,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MembersRequest) GetHeartbeatOf() string {
@@ -1151,7 +1476,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1488,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1501,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -1197,7 +1522,7 @@ type SiteEventsRequest struct {
 
 func (x *SiteEventsRequest) Reset() {
 	*x = SiteEventsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1534,7 @@ func (x *SiteEventsRequest) String() string {
 func (*SiteEventsRequest) ProtoMessage() {}
 
 func (x *SiteEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1547,7 @@ func (x *SiteEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteEventsRequest.ProtoReflect.Descriptor instead.
 func (*SiteEventsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SiteEventsRequest) GetFollow() bool {
@@ -1258,7 +1583,7 @@ type SiteEvent struct {
 
 func (x *SiteEvent) Reset() {
 	*x = SiteEvent{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1595,7 @@ func (x *SiteEvent) String() string {
 func (*SiteEvent) ProtoMessage() {}
 
 func (x *SiteEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1608,7 @@ func (x *SiteEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteEvent.ProtoReflect.Descriptor instead.
 func (*SiteEvent) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SiteEvent) GetIndex() uint64 {
@@ -1325,7 +1650,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1662,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1675,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
@@ -1389,7 +1714,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1726,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1739,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Token) GetTokenId() string {
@@ -1474,7 +1799,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1811,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1824,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 type ListTokensResponse struct {
@@ -1511,7 +1836,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1848,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1861,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -1555,7 +1880,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1892,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1905,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RevokeTokenRequest) GetTokenId() string {
@@ -1598,7 +1923,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1935,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1948,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 type GetConfigRequest struct {
@@ -1634,7 +1959,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1971,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1984,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 type GetConfigResponse struct {
@@ -1671,7 +1996,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1683,7 +2008,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1696,7 +2021,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetConfigResponse) GetSettings() []*Setting {
@@ -1716,7 +2041,7 @@ type SetConfigRequest struct {
 
 func (x *SetConfigRequest) Reset() {
 	*x = SetConfigRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +2053,7 @@ func (x *SetConfigRequest) String() string {
 func (*SetConfigRequest) ProtoMessage() {}
 
 func (x *SetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +2066,7 @@ func (x *SetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetConfigRequest.ProtoReflect.Descriptor instead.
 func (*SetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SetConfigRequest) GetKey() string {
@@ -1766,7 +2091,7 @@ type SetConfigResponse struct {
 
 func (x *SetConfigResponse) Reset() {
 	*x = SetConfigResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +2103,7 @@ func (x *SetConfigResponse) String() string {
 func (*SetConfigResponse) ProtoMessage() {}
 
 func (x *SetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +2116,7 @@ func (x *SetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetConfigResponse.ProtoReflect.Descriptor instead.
 func (*SetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 type SetMemberRequest struct {
@@ -1805,7 +2130,7 @@ type SetMemberRequest struct {
 
 func (x *SetMemberRequest) Reset() {
 	*x = SetMemberRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1817,7 +2142,7 @@ func (x *SetMemberRequest) String() string {
 func (*SetMemberRequest) ProtoMessage() {}
 
 func (x *SetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1830,7 +2155,7 @@ func (x *SetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMemberRequest.ProtoReflect.Descriptor instead.
 func (*SetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetMemberRequest) GetMember() string {
@@ -1864,7 +2189,7 @@ type SetMemberResponse struct {
 
 func (x *SetMemberResponse) Reset() {
 	*x = SetMemberResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +2201,7 @@ func (x *SetMemberResponse) String() string {
 func (*SetMemberResponse) ProtoMessage() {}
 
 func (x *SetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +2214,7 @@ func (x *SetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMemberResponse.ProtoReflect.Descriptor instead.
 func (*SetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetMemberResponse) GetMember() *Member {
@@ -1919,7 +2244,7 @@ type SubmitRequest struct {
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2256,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2269,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SubmitRequest) GetSpec() []byte {
@@ -1993,7 +2318,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2005,7 +2330,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2018,7 +2343,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SubmitResponse) GetRunId() string {
@@ -2052,7 +2377,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2389,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2402,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListJobsRequest) GetAll() bool {
@@ -2103,7 +2428,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2440,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2453,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2147,7 +2472,7 @@ type ShowJobRequest struct {
 
 func (x *ShowJobRequest) Reset() {
 	*x = ShowJobRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2484,7 @@ func (x *ShowJobRequest) String() string {
 func (*ShowJobRequest) ProtoMessage() {}
 
 func (x *ShowJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2497,7 @@ func (x *ShowJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowJobRequest.ProtoReflect.Descriptor instead.
 func (*ShowJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ShowJobRequest) GetJobId() string {
@@ -2194,7 +2519,7 @@ type LogRequest struct {
 
 func (x *LogRequest) Reset() {
 	*x = LogRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +2531,7 @@ func (x *LogRequest) String() string {
 func (*LogRequest) ProtoMessage() {}
 
 func (x *LogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +2544,7 @@ func (x *LogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
 func (*LogRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LogRequest) GetJobId() string {
@@ -2260,7 +2585,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2597,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2610,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CancelJobRequest) GetJobId() string {
@@ -2312,7 +2637,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2324,7 +2649,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2337,7 +2662,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CancelResponse) GetChanged() bool {
@@ -2364,7 +2689,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2701,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2389,7 +2714,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListRunsRequest) GetKind() string {
@@ -2415,7 +2740,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +2752,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +2765,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -2459,7 +2784,7 @@ type ShowRunRequest struct {
 
 func (x *ShowRunRequest) Reset() {
 	*x = ShowRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2796,7 @@ func (x *ShowRunRequest) String() string {
 func (*ShowRunRequest) ProtoMessage() {}
 
 func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2809,7 @@ func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRunRequest.ProtoReflect.Descriptor instead.
 func (*ShowRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ShowRunRequest) GetRunId() string {
@@ -2505,7 +2830,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2517,7 +2842,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2530,7 +2855,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -2563,7 +2888,7 @@ type ListNamesRequest struct {
 
 func (x *ListNamesRequest) Reset() {
 	*x = ListNamesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2575,7 +2900,7 @@ func (x *ListNamesRequest) String() string {
 func (*ListNamesRequest) ProtoMessage() {}
 
 func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2588,7 +2913,7 @@ func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesRequest.ProtoReflect.Descriptor instead.
 func (*ListNamesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListNamesRequest) GetName() string {
@@ -2607,7 +2932,7 @@ type ListNamesResponse struct {
 
 func (x *ListNamesResponse) Reset() {
 	*x = ListNamesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2619,7 +2944,7 @@ func (x *ListNamesResponse) String() string {
 func (*ListNamesResponse) ProtoMessage() {}
 
 func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2632,7 +2957,7 @@ func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesResponse.ProtoReflect.Descriptor instead.
 func (*ListNamesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListNamesResponse) GetNames() []*Name {
@@ -2653,7 +2978,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +2990,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +3003,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Name) GetName() string {
@@ -2718,7 +3043,7 @@ type NamedSet struct {
 
 func (x *NamedSet) Reset() {
 	*x = NamedSet{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +3055,7 @@ func (x *NamedSet) String() string {
 func (*NamedSet) ProtoMessage() {}
 
 func (x *NamedSet) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +3068,7 @@ func (x *NamedSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamedSet.ProtoReflect.Descriptor instead.
 func (*NamedSet) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *NamedSet) GetDigest() string {
@@ -2811,7 +3136,7 @@ type RemoveNameRequest struct {
 
 func (x *RemoveNameRequest) Reset() {
 	*x = RemoveNameRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2823,7 +3148,7 @@ func (x *RemoveNameRequest) String() string {
 func (*RemoveNameRequest) ProtoMessage() {}
 
 func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2836,7 +3161,7 @@ func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNameRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RemoveNameRequest) GetName() string {
@@ -2854,7 +3179,7 @@ type RemoveNameResponse struct {
 
 func (x *RemoveNameResponse) Reset() {
 	*x = RemoveNameResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +3191,7 @@ func (x *RemoveNameResponse) String() string {
 func (*RemoveNameResponse) ProtoMessage() {}
 
 func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +3204,7 @@ func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNameResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 type PutRequest struct {
@@ -2896,7 +3221,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2908,7 +3233,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2921,7 +3246,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PutRequest) GetKind() string {
@@ -2970,7 +3295,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2982,7 +3307,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2995,7 +3320,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PutResponse) GetDigest() string {
@@ -3028,7 +3353,7 @@ type MissingRequest struct {
 
 func (x *MissingRequest) Reset() {
 	*x = MissingRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3040,7 +3365,7 @@ func (x *MissingRequest) String() string {
 func (*MissingRequest) ProtoMessage() {}
 
 func (x *MissingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3053,7 +3378,7 @@ func (x *MissingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingRequest.ProtoReflect.Descriptor instead.
 func (*MissingRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *MissingRequest) GetManifest() []byte {
@@ -3072,7 +3397,7 @@ type MissingResponse struct {
 
 func (x *MissingResponse) Reset() {
 	*x = MissingResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3084,7 +3409,7 @@ func (x *MissingResponse) String() string {
 func (*MissingResponse) ProtoMessage() {}
 
 func (x *MissingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3097,7 +3422,7 @@ func (x *MissingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingResponse.ProtoReflect.Descriptor instead.
 func (*MissingResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *MissingResponse) GetBlocks() []uint32 {
@@ -3120,7 +3445,7 @@ type PutBlocksRequest struct {
 
 func (x *PutBlocksRequest) Reset() {
 	*x = PutBlocksRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +3457,7 @@ func (x *PutBlocksRequest) String() string {
 func (*PutBlocksRequest) ProtoMessage() {}
 
 func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3470,7 @@ func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlocksRequest.ProtoReflect.Descriptor instead.
 func (*PutBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PutBlocksRequest) GetManifest() []byte {
@@ -3190,7 +3515,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3527,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3540,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -3271,7 +3596,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3608,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3621,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -3329,7 +3654,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3341,7 +3666,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3354,7 +3679,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -3382,7 +3707,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3394,7 +3719,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3407,7 +3732,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -3490,7 +3815,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3502,7 +3827,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3515,7 +3840,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -3540,7 +3865,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3552,7 +3877,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3565,7 +3890,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 type UsageResponse struct {
@@ -3581,7 +3906,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3593,7 +3918,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3606,7 +3931,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -3656,7 +3981,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3668,7 +3993,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3681,7 +4006,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -3720,7 +4045,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3732,7 +4057,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3745,7 +4070,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 type UnpinRequest struct {
@@ -3759,7 +4084,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3771,7 +4096,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3784,7 +4109,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -3817,7 +4142,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3829,7 +4154,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3842,7 +4167,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *UnpinResponse) GetChanged() bool {
@@ -3861,7 +4186,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3873,7 +4198,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3886,7 +4211,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -3907,7 +4232,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3919,7 +4244,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3932,7 +4257,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -3973,7 +4298,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3985,7 +4310,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3998,7 +4323,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *VerifyResponse) GetObjects() int64 {
@@ -4077,7 +4402,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4089,7 +4414,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4102,7 +4427,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -4149,7 +4474,7 @@ type OwnTaskRequest struct {
 
 func (x *OwnTaskRequest) Reset() {
 	*x = OwnTaskRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4161,7 +4486,7 @@ func (x *OwnTaskRequest) String() string {
 func (*OwnTaskRequest) ProtoMessage() {}
 
 func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4174,7 +4499,7 @@ func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTaskRequest.ProtoReflect.Descriptor instead.
 func (*OwnTaskRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *OwnTaskRequest) GetAttemptId() string {
@@ -4197,7 +4522,7 @@ type OwnTask struct {
 
 func (x *OwnTask) Reset() {
 	*x = OwnTask{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4209,7 +4534,7 @@ func (x *OwnTask) String() string {
 func (*OwnTask) ProtoMessage() {}
 
 func (x *OwnTask) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4222,7 +4547,7 @@ func (x *OwnTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTask.ProtoReflect.Descriptor instead.
 func (*OwnTask) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *OwnTask) GetKind() string {
@@ -4271,7 +4596,7 @@ type OwnReportRequest struct {
 
 func (x *OwnReportRequest) Reset() {
 	*x = OwnReportRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4283,7 +4608,7 @@ func (x *OwnReportRequest) String() string {
 func (*OwnReportRequest) ProtoMessage() {}
 
 func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4296,7 +4621,7 @@ func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportRequest.ProtoReflect.Descriptor instead.
 func (*OwnReportRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *OwnReportRequest) GetAttemptId() string {
@@ -4328,7 +4653,7 @@ type OwnReportResponse struct {
 
 func (x *OwnReportResponse) Reset() {
 	*x = OwnReportResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4340,7 +4665,7 @@ func (x *OwnReportResponse) String() string {
 func (*OwnReportResponse) ProtoMessage() {}
 
 func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4353,7 +4678,7 @@ func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportResponse.ProtoReflect.Descriptor instead.
 func (*OwnReportResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 type OwnVerifyRequest struct {
@@ -4367,7 +4692,7 @@ type OwnVerifyRequest struct {
 
 func (x *OwnVerifyRequest) Reset() {
 	*x = OwnVerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4379,7 +4704,7 @@ func (x *OwnVerifyRequest) String() string {
 func (*OwnVerifyRequest) ProtoMessage() {}
 
 func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4392,7 +4717,7 @@ func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyRequest.ProtoReflect.Descriptor instead.
 func (*OwnVerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *OwnVerifyRequest) GetAttemptId() string {
@@ -4428,7 +4753,7 @@ type OwnVerifyResponse struct {
 
 func (x *OwnVerifyResponse) Reset() {
 	*x = OwnVerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4440,7 +4765,7 @@ func (x *OwnVerifyResponse) String() string {
 func (*OwnVerifyResponse) ProtoMessage() {}
 
 func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4453,7 +4778,7 @@ func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyResponse.ProtoReflect.Descriptor instead.
 func (*OwnVerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *OwnVerifyResponse) GetObjects() int64 {
@@ -4494,7 +4819,7 @@ type OwnGardenRequest struct {
 
 func (x *OwnGardenRequest) Reset() {
 	*x = OwnGardenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4506,7 +4831,7 @@ func (x *OwnGardenRequest) String() string {
 func (*OwnGardenRequest) ProtoMessage() {}
 
 func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4519,7 +4844,7 @@ func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenRequest.ProtoReflect.Descriptor instead.
 func (*OwnGardenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *OwnGardenRequest) GetAttemptId() string {
@@ -4548,7 +4873,7 @@ type OwnGardenResponse struct {
 
 func (x *OwnGardenResponse) Reset() {
 	*x = OwnGardenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4560,7 +4885,7 @@ func (x *OwnGardenResponse) String() string {
 func (*OwnGardenResponse) ProtoMessage() {}
 
 func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4573,7 +4898,7 @@ func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenResponse.ProtoReflect.Descriptor instead.
 func (*OwnGardenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *OwnGardenResponse) GetLooked() int64 {
@@ -4614,7 +4939,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4626,7 +4951,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4639,7 +4964,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -4669,7 +4994,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4681,7 +5006,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4694,7 +5019,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -4744,7 +5069,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4756,7 +5081,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4769,7 +5094,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -4812,7 +5137,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4824,7 +5149,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4837,7 +5162,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -4880,7 +5205,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4892,7 +5217,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4905,7 +5230,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -4951,7 +5276,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4963,7 +5288,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4976,7 +5301,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *BundleImported) GetId() string {
@@ -5037,7 +5362,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5049,7 +5374,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5062,7 +5387,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -5084,7 +5409,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5096,7 +5421,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5109,7 +5434,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -5148,7 +5473,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5160,7 +5485,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5173,7 +5498,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 type ListDevicesResponse struct {
@@ -5185,7 +5510,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5197,7 +5522,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5210,7 +5535,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -5234,7 +5559,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5246,7 +5571,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5259,7 +5584,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -5316,7 +5641,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5328,7 +5653,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5341,7 +5666,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -5382,7 +5707,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5394,7 +5719,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5407,7 +5732,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -5432,7 +5757,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5444,7 +5769,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5457,7 +5782,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 type SetDeviceHealthRequest struct {
@@ -5471,7 +5796,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5483,7 +5808,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5496,7 +5821,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -5528,7 +5853,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5540,7 +5865,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5553,7 +5878,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 type ConsoleData struct {
@@ -5566,7 +5891,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5578,7 +5903,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5591,7 +5916,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -5616,7 +5941,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5628,7 +5953,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5641,7 +5966,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 type UplinkStatus struct {
@@ -5659,7 +5984,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5671,7 +5996,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5684,7 +6009,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -5745,7 +6070,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5757,7 +6082,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5770,7 +6095,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -5788,7 +6113,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5800,7 +6125,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5813,7 +6138,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 type UplinkDrillRequest struct {
@@ -5825,7 +6150,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5837,7 +6162,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5850,7 +6175,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -5885,7 +6210,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5897,7 +6222,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5910,7 +6235,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -6041,7 +6366,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6053,7 +6378,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6066,7 +6391,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -6085,7 +6410,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6097,7 +6422,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6110,7 +6435,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -6131,7 +6456,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6143,7 +6468,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6156,7 +6481,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -6199,7 +6524,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6211,7 +6536,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6308,7 +6633,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6320,7 +6645,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6365,7 +6690,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6377,7 +6702,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6455,7 +6780,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6467,7 +6792,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6531,7 +6856,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6543,7 +6868,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6606,7 +6931,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6618,7 +6943,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6673,7 +6998,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6685,7 +7010,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6698,7 +7023,7 @@ func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_SiteRef.ProtoReflect.Descriptor instead.
 func (*SiteStatus_SiteRef) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15, 0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22, 0}
 }
 
 func (x *SiteStatus_SiteRef) GetId() string {
@@ -6732,7 +7057,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6744,7 +7069,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6757,7 +7082,7 @@ func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_LeaderRef.ProtoReflect.Descriptor instead.
 func (*SiteStatus_LeaderRef) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15, 1}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22, 1}
 }
 
 func (x *SiteStatus_LeaderRef) GetRunnerId() string {
@@ -6787,7 +7112,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6799,7 +7124,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6812,7 +7137,7 @@ func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_JobCounts.ProtoReflect.Descriptor instead.
 func (*SiteStatus_JobCounts) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15, 2}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22, 2}
 }
 
 func (x *SiteStatus_JobCounts) GetQueued() int64 {
@@ -6862,7 +7187,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6874,7 +7199,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6887,7 +7212,7 @@ func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_DeviceCounts.ProtoReflect.Descriptor instead.
 func (*SiteStatus_DeviceCounts) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15, 3}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22, 3}
 }
 
 func (x *SiteStatus_DeviceCounts) GetAvailable() int64 {
@@ -7014,7 +7339,24 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\aSetting\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06source\x18\x03 \x01(\tR\x06source\"\x0f\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\"]\n" +
+	"\x10SetSecretRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06sealed\x18\x02 \x01(\fR\x06sealed\x12\x1d\n" +
+	"\n" +
+	"runner_ids\x18\x03 \x03(\tR\trunnerIds\"\x13\n" +
+	"\x11SetSecretResponse\"\x14\n" +
+	"\x12ListSecretsRequest\"E\n" +
+	"\x13ListSecretsResponse\x12.\n" +
+	"\asecrets\x18\x01 \x03(\v2\x14.forgeyard.v1.SecretR\asecrets\"p\n" +
+	"\x06Secret\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05nodes\x18\x02 \x03(\tR\x05nodes\x12,\n" +
+	"\x03set\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x03set\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\")\n" +
+	"\x13RemoveSecretRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x16\n" +
+	"\x14RemoveSecretResponse\"\x0f\n" +
 	"\rBackupRequest\"7\n" +
 	"\vBackupChunk\x12\x14\n" +
 	"\x05total\x18\x01 \x01(\x03R\x05total\x12\x12\n" +
@@ -7424,7 +7766,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x06Status\x12\x1f.forgeyard.v1.NodeStatusRequest\x1a\x18.forgeyard.v1.NodeStatus\x12@\n" +
 	"\x05Drain\x12\x1a.forgeyard.v1.DrainRequest\x1a\x1b.forgeyard.v1.DrainResponse\x12C\n" +
 	"\x06Resume\x12\x1b.forgeyard.v1.ResumeRequest\x1a\x1c.forgeyard.v1.ResumeResponse\x12C\n" +
-	"\x06Doctor\x12\x1b.forgeyard.v1.DoctorRequest\x1a\x1c.forgeyard.v1.DoctorResponse2\xc1\x06\n" +
+	"\x06Doctor\x12\x1b.forgeyard.v1.DoctorRequest\x1a\x1c.forgeyard.v1.DoctorResponse2\xba\b\n" +
 	"\vSiteService\x12C\n" +
 	"\x06Status\x12\x1f.forgeyard.v1.SiteStatusRequest\x1a\x18.forgeyard.v1.SiteStatus\x12F\n" +
 	"\aMembers\x12\x1c.forgeyard.v1.MembersRequest\x1a\x1d.forgeyard.v1.MembersResponse\x12D\n" +
@@ -7433,6 +7775,9 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"ListTokens\x12\x1f.forgeyard.v1.ListTokensRequest\x1a .forgeyard.v1.ListTokensResponse\x12R\n" +
 	"\vRevokeToken\x12 .forgeyard.v1.RevokeTokenRequest\x1a!.forgeyard.v1.RevokeTokenResponse\x12L\n" +
+	"\tSetSecret\x12\x1e.forgeyard.v1.SetSecretRequest\x1a\x1f.forgeyard.v1.SetSecretResponse\x12R\n" +
+	"\vListSecrets\x12 .forgeyard.v1.ListSecretsRequest\x1a!.forgeyard.v1.ListSecretsResponse\x12U\n" +
+	"\fRemoveSecret\x12!.forgeyard.v1.RemoveSecretRequest\x1a\".forgeyard.v1.RemoveSecretResponse\x12L\n" +
 	"\tGetConfig\x12\x1e.forgeyard.v1.GetConfigRequest\x1a\x1f.forgeyard.v1.GetConfigResponse\x12L\n" +
 	"\tSetConfig\x12\x1e.forgeyard.v1.SetConfigRequest\x1a\x1f.forgeyard.v1.SetConfigResponse\x12L\n" +
 	"\tSetMember\x12\x1e.forgeyard.v1.SetMemberRequest\x1a\x1f.forgeyard.v1.SetMemberResponse\x12B\n" +
@@ -7501,7 +7846,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 115)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 122)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
 	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
@@ -7513,296 +7858,311 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*DoctorRequest)(nil),            // 7: forgeyard.v1.DoctorRequest
 	(*DoctorResponse)(nil),           // 8: forgeyard.v1.DoctorResponse
 	(*Setting)(nil),                  // 9: forgeyard.v1.Setting
-	(*BackupRequest)(nil),            // 10: forgeyard.v1.BackupRequest
-	(*BackupChunk)(nil),              // 11: forgeyard.v1.BackupChunk
-	(*RecoverRequest)(nil),           // 12: forgeyard.v1.RecoverRequest
-	(*RecoverResponse)(nil),          // 13: forgeyard.v1.RecoverResponse
-	(*SiteStatusRequest)(nil),        // 14: forgeyard.v1.SiteStatusRequest
-	(*SiteStatus)(nil),               // 15: forgeyard.v1.SiteStatus
-	(*MembersRequest)(nil),           // 16: forgeyard.v1.MembersRequest
-	(*MembersResponse)(nil),          // 17: forgeyard.v1.MembersResponse
-	(*SiteEventsRequest)(nil),        // 18: forgeyard.v1.SiteEventsRequest
-	(*SiteEvent)(nil),                // 19: forgeyard.v1.SiteEvent
-	(*CreateTokenRequest)(nil),       // 20: forgeyard.v1.CreateTokenRequest
-	(*Token)(nil),                    // 21: forgeyard.v1.Token
-	(*ListTokensRequest)(nil),        // 22: forgeyard.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 23: forgeyard.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),       // 24: forgeyard.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 25: forgeyard.v1.RevokeTokenResponse
-	(*GetConfigRequest)(nil),         // 26: forgeyard.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),        // 27: forgeyard.v1.GetConfigResponse
-	(*SetConfigRequest)(nil),         // 28: forgeyard.v1.SetConfigRequest
-	(*SetConfigResponse)(nil),        // 29: forgeyard.v1.SetConfigResponse
-	(*SetMemberRequest)(nil),         // 30: forgeyard.v1.SetMemberRequest
-	(*SetMemberResponse)(nil),        // 31: forgeyard.v1.SetMemberResponse
-	(*SubmitRequest)(nil),            // 32: forgeyard.v1.SubmitRequest
-	(*SubmitResponse)(nil),           // 33: forgeyard.v1.SubmitResponse
-	(*ListJobsRequest)(nil),          // 34: forgeyard.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 35: forgeyard.v1.ListJobsResponse
-	(*ShowJobRequest)(nil),           // 36: forgeyard.v1.ShowJobRequest
-	(*LogRequest)(nil),               // 37: forgeyard.v1.LogRequest
-	(*CancelJobRequest)(nil),         // 38: forgeyard.v1.CancelJobRequest
-	(*CancelResponse)(nil),           // 39: forgeyard.v1.CancelResponse
-	(*ListRunsRequest)(nil),          // 40: forgeyard.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 41: forgeyard.v1.ListRunsResponse
-	(*ShowRunRequest)(nil),           // 42: forgeyard.v1.ShowRunRequest
-	(*AttachRequest)(nil),            // 43: forgeyard.v1.AttachRequest
-	(*ListNamesRequest)(nil),         // 44: forgeyard.v1.ListNamesRequest
-	(*ListNamesResponse)(nil),        // 45: forgeyard.v1.ListNamesResponse
-	(*Name)(nil),                     // 46: forgeyard.v1.Name
-	(*NamedSet)(nil),                 // 47: forgeyard.v1.NamedSet
-	(*RemoveNameRequest)(nil),        // 48: forgeyard.v1.RemoveNameRequest
-	(*RemoveNameResponse)(nil),       // 49: forgeyard.v1.RemoveNameResponse
-	(*PutRequest)(nil),               // 50: forgeyard.v1.PutRequest
-	(*PutResponse)(nil),              // 51: forgeyard.v1.PutResponse
-	(*MissingRequest)(nil),           // 52: forgeyard.v1.MissingRequest
-	(*MissingResponse)(nil),          // 53: forgeyard.v1.MissingResponse
-	(*PutBlocksRequest)(nil),         // 54: forgeyard.v1.PutBlocksRequest
-	(*GetRequest)(nil),               // 55: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 56: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 57: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 58: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 59: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 60: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 61: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 62: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 63: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 64: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 65: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 66: forgeyard.v1.GCRequest
-	(*VerifyRequest)(nil),            // 67: forgeyard.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 68: forgeyard.v1.VerifyResponse
-	(*GCResponse)(nil),               // 69: forgeyard.v1.GCResponse
-	(*OwnTaskRequest)(nil),           // 70: forgeyard.v1.OwnTaskRequest
-	(*OwnTask)(nil),                  // 71: forgeyard.v1.OwnTask
-	(*OwnReportRequest)(nil),         // 72: forgeyard.v1.OwnReportRequest
-	(*OwnReportResponse)(nil),        // 73: forgeyard.v1.OwnReportResponse
-	(*OwnVerifyRequest)(nil),         // 74: forgeyard.v1.OwnVerifyRequest
-	(*OwnVerifyResponse)(nil),        // 75: forgeyard.v1.OwnVerifyResponse
-	(*OwnGardenRequest)(nil),         // 76: forgeyard.v1.OwnGardenRequest
-	(*OwnGardenResponse)(nil),        // 77: forgeyard.v1.OwnGardenResponse
-	(*BundleRoot)(nil),               // 78: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 79: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 80: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 81: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 82: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 83: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 84: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 85: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 86: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 87: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 88: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 89: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 90: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 91: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 92: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 93: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 94: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 95: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 96: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 97: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 98: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 99: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 100: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 101: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 102: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 103: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Link)(nil),          // 104: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 105: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 106: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 107: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 108: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 109: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 110: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 111: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 112: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 113: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 114: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 115: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 116: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 117: google.protobuf.Duration
-	(*Member)(nil),                   // 118: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 119: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 120: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 121: forgeyard.v1.Job
-	(*Run)(nil),                      // 122: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 123: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 124: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 125: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 126: forgeyard.v1.RunEvent
+	(*SetSecretRequest)(nil),         // 10: forgeyard.v1.SetSecretRequest
+	(*SetSecretResponse)(nil),        // 11: forgeyard.v1.SetSecretResponse
+	(*ListSecretsRequest)(nil),       // 12: forgeyard.v1.ListSecretsRequest
+	(*ListSecretsResponse)(nil),      // 13: forgeyard.v1.ListSecretsResponse
+	(*Secret)(nil),                   // 14: forgeyard.v1.Secret
+	(*RemoveSecretRequest)(nil),      // 15: forgeyard.v1.RemoveSecretRequest
+	(*RemoveSecretResponse)(nil),     // 16: forgeyard.v1.RemoveSecretResponse
+	(*BackupRequest)(nil),            // 17: forgeyard.v1.BackupRequest
+	(*BackupChunk)(nil),              // 18: forgeyard.v1.BackupChunk
+	(*RecoverRequest)(nil),           // 19: forgeyard.v1.RecoverRequest
+	(*RecoverResponse)(nil),          // 20: forgeyard.v1.RecoverResponse
+	(*SiteStatusRequest)(nil),        // 21: forgeyard.v1.SiteStatusRequest
+	(*SiteStatus)(nil),               // 22: forgeyard.v1.SiteStatus
+	(*MembersRequest)(nil),           // 23: forgeyard.v1.MembersRequest
+	(*MembersResponse)(nil),          // 24: forgeyard.v1.MembersResponse
+	(*SiteEventsRequest)(nil),        // 25: forgeyard.v1.SiteEventsRequest
+	(*SiteEvent)(nil),                // 26: forgeyard.v1.SiteEvent
+	(*CreateTokenRequest)(nil),       // 27: forgeyard.v1.CreateTokenRequest
+	(*Token)(nil),                    // 28: forgeyard.v1.Token
+	(*ListTokensRequest)(nil),        // 29: forgeyard.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 30: forgeyard.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),       // 31: forgeyard.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 32: forgeyard.v1.RevokeTokenResponse
+	(*GetConfigRequest)(nil),         // 33: forgeyard.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),        // 34: forgeyard.v1.GetConfigResponse
+	(*SetConfigRequest)(nil),         // 35: forgeyard.v1.SetConfigRequest
+	(*SetConfigResponse)(nil),        // 36: forgeyard.v1.SetConfigResponse
+	(*SetMemberRequest)(nil),         // 37: forgeyard.v1.SetMemberRequest
+	(*SetMemberResponse)(nil),        // 38: forgeyard.v1.SetMemberResponse
+	(*SubmitRequest)(nil),            // 39: forgeyard.v1.SubmitRequest
+	(*SubmitResponse)(nil),           // 40: forgeyard.v1.SubmitResponse
+	(*ListJobsRequest)(nil),          // 41: forgeyard.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 42: forgeyard.v1.ListJobsResponse
+	(*ShowJobRequest)(nil),           // 43: forgeyard.v1.ShowJobRequest
+	(*LogRequest)(nil),               // 44: forgeyard.v1.LogRequest
+	(*CancelJobRequest)(nil),         // 45: forgeyard.v1.CancelJobRequest
+	(*CancelResponse)(nil),           // 46: forgeyard.v1.CancelResponse
+	(*ListRunsRequest)(nil),          // 47: forgeyard.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 48: forgeyard.v1.ListRunsResponse
+	(*ShowRunRequest)(nil),           // 49: forgeyard.v1.ShowRunRequest
+	(*AttachRequest)(nil),            // 50: forgeyard.v1.AttachRequest
+	(*ListNamesRequest)(nil),         // 51: forgeyard.v1.ListNamesRequest
+	(*ListNamesResponse)(nil),        // 52: forgeyard.v1.ListNamesResponse
+	(*Name)(nil),                     // 53: forgeyard.v1.Name
+	(*NamedSet)(nil),                 // 54: forgeyard.v1.NamedSet
+	(*RemoveNameRequest)(nil),        // 55: forgeyard.v1.RemoveNameRequest
+	(*RemoveNameResponse)(nil),       // 56: forgeyard.v1.RemoveNameResponse
+	(*PutRequest)(nil),               // 57: forgeyard.v1.PutRequest
+	(*PutResponse)(nil),              // 58: forgeyard.v1.PutResponse
+	(*MissingRequest)(nil),           // 59: forgeyard.v1.MissingRequest
+	(*MissingResponse)(nil),          // 60: forgeyard.v1.MissingResponse
+	(*PutBlocksRequest)(nil),         // 61: forgeyard.v1.PutBlocksRequest
+	(*GetRequest)(nil),               // 62: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 63: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 64: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 65: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 66: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 67: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 68: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 69: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 70: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 71: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 72: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 73: forgeyard.v1.GCRequest
+	(*VerifyRequest)(nil),            // 74: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 75: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 76: forgeyard.v1.GCResponse
+	(*OwnTaskRequest)(nil),           // 77: forgeyard.v1.OwnTaskRequest
+	(*OwnTask)(nil),                  // 78: forgeyard.v1.OwnTask
+	(*OwnReportRequest)(nil),         // 79: forgeyard.v1.OwnReportRequest
+	(*OwnReportResponse)(nil),        // 80: forgeyard.v1.OwnReportResponse
+	(*OwnVerifyRequest)(nil),         // 81: forgeyard.v1.OwnVerifyRequest
+	(*OwnVerifyResponse)(nil),        // 82: forgeyard.v1.OwnVerifyResponse
+	(*OwnGardenRequest)(nil),         // 83: forgeyard.v1.OwnGardenRequest
+	(*OwnGardenResponse)(nil),        // 84: forgeyard.v1.OwnGardenResponse
+	(*BundleRoot)(nil),               // 85: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 86: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 87: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 88: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 89: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 90: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 91: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 92: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 93: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 94: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 95: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 96: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 97: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 98: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 99: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 100: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 101: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 102: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 103: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 104: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 105: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 106: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 107: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 108: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 109: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 110: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Link)(nil),          // 111: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 112: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 113: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 114: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 115: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 116: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 117: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 118: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 119: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 120: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 121: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*Capabilities)(nil),             // 122: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 123: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 124: google.protobuf.Duration
+	(*Member)(nil),                   // 125: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 126: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 127: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 128: forgeyard.v1.Job
+	(*Run)(nil),                      // 129: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 130: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 131: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 132: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 133: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	106, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	107, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	113, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	114, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	2,   // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	108, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	115, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	116, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	104, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	105, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	109, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	117, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	115, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	122, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	123, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	111, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	112, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	116, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	124, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	2,   // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	9,   // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	116, // 12: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	110, // 13: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	111, // 14: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	118, // 15: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	119, // 16: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	120, // 17: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	112, // 18: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	113, // 19: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	116, // 20: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	118, // 21: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	116, // 22: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	117, // 23: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	116, // 24: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	21,  // 25: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
-	9,   // 26: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	118, // 27: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	121, // 28: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	122, // 29: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	46,  // 30: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	47,  // 31: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	47,  // 32: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	116, // 33: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	116, // 34: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	116, // 35: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	59,  // 36: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	116, // 37: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	117, // 38: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	123, // 39: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	78,  // 40: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	117, // 41: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	83,  // 42: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	85,  // 43: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	78,  // 44: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	116, // 45: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	124, // 46: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	114, // 47: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	117, // 48: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	119, // 49: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	120, // 50: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	116, // 51: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	116, // 52: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	116, // 53: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	116, // 54: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	116, // 55: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	100, // 56: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	117, // 57: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	117, // 58: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	117, // 59: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	0,   // 60: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	3,   // 61: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	5,   // 62: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	7,   // 63: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	14,  // 64: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	16,  // 65: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	18,  // 66: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	20,  // 67: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	22,  // 68: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	24,  // 69: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	26,  // 70: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	28,  // 71: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	30,  // 72: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	10,  // 73: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	12,  // 74: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	32,  // 75: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	34,  // 76: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	36,  // 77: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	37,  // 78: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	38,  // 79: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	101, // 80: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	103, // 81: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	40,  // 82: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	42,  // 83: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	43,  // 84: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	50,  // 85: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	55,  // 86: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	52,  // 87: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	54,  // 88: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	57,  // 89: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	60,  // 90: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	62,  // 91: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	64,  // 92: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	66,  // 93: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	67,  // 94: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	44,  // 95: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	48,  // 96: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	70,  // 97: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	72,  // 98: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	74,  // 99: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	76,  // 100: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	79,  // 101: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	81,  // 102: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	84,  // 103: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	86,  // 104: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	88,  // 105: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	90,  // 106: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	92,  // 107: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	94,  // 108: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	95,  // 109: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	97,  // 110: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	98,  // 111: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	99,  // 112: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,   // 113: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,   // 114: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,   // 115: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,   // 116: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	15,  // 117: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	17,  // 118: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	19,  // 119: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	21,  // 120: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	23,  // 121: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	25,  // 122: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	27,  // 123: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	29,  // 124: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	31,  // 125: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	11,  // 126: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	13,  // 127: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	33,  // 128: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	35,  // 129: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	121, // 130: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	125, // 131: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	39,  // 132: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	102, // 133: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	100, // 134: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	41,  // 135: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	122, // 136: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	126, // 137: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	51,  // 138: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	56,  // 139: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	53,  // 140: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	51,  // 141: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	58,  // 142: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	61,  // 143: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	63,  // 144: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	65,  // 145: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	69,  // 146: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	68,  // 147: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	45,  // 148: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	49,  // 149: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	71,  // 150: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	73,  // 151: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	75,  // 152: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	77,  // 153: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	80,  // 154: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	82,  // 155: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	85,  // 156: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	87,  // 157: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	89,  // 158: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	91,  // 159: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	93,  // 160: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	94,  // 161: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	96,  // 162: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	96,  // 163: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	96,  // 164: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	96,  // 165: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	113, // [113:166] is the sub-list for method output_type
-	60,  // [60:113] is the sub-list for method input_type
-	60,  // [60:60] is the sub-list for extension type_name
-	60,  // [60:60] is the sub-list for extension extendee
-	0,   // [0:60] is the sub-list for field type_name
+	14,  // 12: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
+	123, // 13: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	123, // 14: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	117, // 15: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	118, // 16: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	125, // 17: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	126, // 18: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	127, // 19: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	119, // 20: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	120, // 21: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	123, // 22: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	125, // 23: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	123, // 24: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	124, // 25: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	123, // 26: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	28,  // 27: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
+	9,   // 28: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
+	125, // 29: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	128, // 30: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	129, // 31: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	53,  // 32: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	54,  // 33: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	54,  // 34: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	123, // 35: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	123, // 36: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	123, // 37: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	66,  // 38: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	123, // 39: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	124, // 40: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	130, // 41: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	85,  // 42: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	124, // 43: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	90,  // 44: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	92,  // 45: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	85,  // 46: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	123, // 47: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	131, // 48: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	121, // 49: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	124, // 50: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	126, // 51: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	127, // 52: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	123, // 53: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	123, // 54: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	123, // 55: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	123, // 56: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	123, // 57: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	107, // 58: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	124, // 59: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	124, // 60: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	124, // 61: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	0,   // 62: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	3,   // 63: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	5,   // 64: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	7,   // 65: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	21,  // 66: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	23,  // 67: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	25,  // 68: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	27,  // 69: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	29,  // 70: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	31,  // 71: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	10,  // 72: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
+	12,  // 73: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
+	15,  // 74: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
+	33,  // 75: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	35,  // 76: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	37,  // 77: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	17,  // 78: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	19,  // 79: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	39,  // 80: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	41,  // 81: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	43,  // 82: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	44,  // 83: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	45,  // 84: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	108, // 85: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	110, // 86: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	47,  // 87: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	49,  // 88: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	50,  // 89: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	57,  // 90: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	62,  // 91: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	59,  // 92: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	61,  // 93: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	64,  // 94: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	67,  // 95: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	69,  // 96: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	71,  // 97: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	73,  // 98: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	74,  // 99: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	51,  // 100: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	55,  // 101: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	77,  // 102: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	79,  // 103: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	81,  // 104: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	83,  // 105: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	86,  // 106: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	88,  // 107: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	91,  // 108: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	93,  // 109: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	95,  // 110: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	97,  // 111: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	99,  // 112: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	101, // 113: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	102, // 114: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	104, // 115: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	105, // 116: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	106, // 117: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	1,   // 118: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	4,   // 119: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	6,   // 120: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	8,   // 121: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	22,  // 122: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	24,  // 123: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	26,  // 124: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	28,  // 125: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	30,  // 126: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	32,  // 127: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	11,  // 128: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	13,  // 129: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	16,  // 130: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	34,  // 131: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	36,  // 132: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	38,  // 133: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	18,  // 134: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	20,  // 135: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	40,  // 136: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	42,  // 137: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	128, // 138: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	132, // 139: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	46,  // 140: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	109, // 141: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	107, // 142: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	48,  // 143: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	129, // 144: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	133, // 145: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	58,  // 146: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	63,  // 147: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	60,  // 148: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	58,  // 149: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	65,  // 150: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	68,  // 151: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	70,  // 152: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	72,  // 153: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	76,  // 154: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	75,  // 155: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	52,  // 156: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	56,  // 157: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	78,  // 158: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	80,  // 159: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	82,  // 160: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	84,  // 161: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	87,  // 162: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	89,  // 163: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	92,  // 164: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	94,  // 165: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	96,  // 166: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	98,  // 167: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	100, // 168: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	101, // 169: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	103, // 170: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	103, // 171: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	103, // 172: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	103, // 173: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	118, // [118:174] is the sub-list for method output_type
+	62,  // [62:118] is the sub-list for method input_type
+	62,  // [62:62] is the sub-list for extension type_name
+	62,  // [62:62] is the sub-list for extension extendee
+	0,   // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -7817,7 +8177,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   115,
+			NumMessages:   122,
 			NumExtensions: 0,
 			NumServices:   9,
 		},

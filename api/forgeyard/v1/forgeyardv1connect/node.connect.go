@@ -72,6 +72,13 @@ const (
 	SiteServiceListTokensProcedure = "/forgeyard.v1.SiteService/ListTokens"
 	// SiteServiceRevokeTokenProcedure is the fully-qualified name of the SiteService's RevokeToken RPC.
 	SiteServiceRevokeTokenProcedure = "/forgeyard.v1.SiteService/RevokeToken"
+	// SiteServiceSetSecretProcedure is the fully-qualified name of the SiteService's SetSecret RPC.
+	SiteServiceSetSecretProcedure = "/forgeyard.v1.SiteService/SetSecret"
+	// SiteServiceListSecretsProcedure is the fully-qualified name of the SiteService's ListSecrets RPC.
+	SiteServiceListSecretsProcedure = "/forgeyard.v1.SiteService/ListSecrets"
+	// SiteServiceRemoveSecretProcedure is the fully-qualified name of the SiteService's RemoveSecret
+	// RPC.
+	SiteServiceRemoveSecretProcedure = "/forgeyard.v1.SiteService/RemoveSecret"
 	// SiteServiceGetConfigProcedure is the fully-qualified name of the SiteService's GetConfig RPC.
 	SiteServiceGetConfigProcedure = "/forgeyard.v1.SiteService/GetConfig"
 	// SiteServiceSetConfigProcedure is the fully-qualified name of the SiteService's SetConfig RPC.
@@ -320,6 +327,9 @@ type SiteServiceClient interface {
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.Token], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
+	SetSecret(context.Context, *connect.Request[v1.SetSecretRequest]) (*connect.Response[v1.SetSecretResponse], error)
+	ListSecrets(context.Context, *connect.Request[v1.ListSecretsRequest]) (*connect.Response[v1.ListSecretsResponse], error)
+	RemoveSecret(context.Context, *connect.Request[v1.RemoveSecretRequest]) (*connect.Response[v1.RemoveSecretResponse], error)
 	GetConfig(context.Context, *connect.Request[v1.GetConfigRequest]) (*connect.Response[v1.GetConfigResponse], error)
 	SetConfig(context.Context, *connect.Request[v1.SetConfigRequest]) (*connect.Response[v1.SetConfigResponse], error)
 	SetMember(context.Context, *connect.Request[v1.SetMemberRequest]) (*connect.Response[v1.SetMemberResponse], error)
@@ -376,6 +386,24 @@ func NewSiteServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(siteServiceMethods.ByName("RevokeToken")),
 			connect.WithClientOptions(opts...),
 		),
+		setSecret: connect.NewClient[v1.SetSecretRequest, v1.SetSecretResponse](
+			httpClient,
+			baseURL+SiteServiceSetSecretProcedure,
+			connect.WithSchema(siteServiceMethods.ByName("SetSecret")),
+			connect.WithClientOptions(opts...),
+		),
+		listSecrets: connect.NewClient[v1.ListSecretsRequest, v1.ListSecretsResponse](
+			httpClient,
+			baseURL+SiteServiceListSecretsProcedure,
+			connect.WithSchema(siteServiceMethods.ByName("ListSecrets")),
+			connect.WithClientOptions(opts...),
+		),
+		removeSecret: connect.NewClient[v1.RemoveSecretRequest, v1.RemoveSecretResponse](
+			httpClient,
+			baseURL+SiteServiceRemoveSecretProcedure,
+			connect.WithSchema(siteServiceMethods.ByName("RemoveSecret")),
+			connect.WithClientOptions(opts...),
+		),
 		getConfig: connect.NewClient[v1.GetConfigRequest, v1.GetConfigResponse](
 			httpClient,
 			baseURL+SiteServiceGetConfigProcedure,
@@ -411,17 +439,20 @@ func NewSiteServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // siteServiceClient implements SiteServiceClient.
 type siteServiceClient struct {
-	status      *connect.Client[v1.SiteStatusRequest, v1.SiteStatus]
-	members     *connect.Client[v1.MembersRequest, v1.MembersResponse]
-	events      *connect.Client[v1.SiteEventsRequest, v1.SiteEvent]
-	createToken *connect.Client[v1.CreateTokenRequest, v1.Token]
-	listTokens  *connect.Client[v1.ListTokensRequest, v1.ListTokensResponse]
-	revokeToken *connect.Client[v1.RevokeTokenRequest, v1.RevokeTokenResponse]
-	getConfig   *connect.Client[v1.GetConfigRequest, v1.GetConfigResponse]
-	setConfig   *connect.Client[v1.SetConfigRequest, v1.SetConfigResponse]
-	setMember   *connect.Client[v1.SetMemberRequest, v1.SetMemberResponse]
-	backup      *connect.Client[v1.BackupRequest, v1.BackupChunk]
-	recover     *connect.Client[v1.RecoverRequest, v1.RecoverResponse]
+	status       *connect.Client[v1.SiteStatusRequest, v1.SiteStatus]
+	members      *connect.Client[v1.MembersRequest, v1.MembersResponse]
+	events       *connect.Client[v1.SiteEventsRequest, v1.SiteEvent]
+	createToken  *connect.Client[v1.CreateTokenRequest, v1.Token]
+	listTokens   *connect.Client[v1.ListTokensRequest, v1.ListTokensResponse]
+	revokeToken  *connect.Client[v1.RevokeTokenRequest, v1.RevokeTokenResponse]
+	setSecret    *connect.Client[v1.SetSecretRequest, v1.SetSecretResponse]
+	listSecrets  *connect.Client[v1.ListSecretsRequest, v1.ListSecretsResponse]
+	removeSecret *connect.Client[v1.RemoveSecretRequest, v1.RemoveSecretResponse]
+	getConfig    *connect.Client[v1.GetConfigRequest, v1.GetConfigResponse]
+	setConfig    *connect.Client[v1.SetConfigRequest, v1.SetConfigResponse]
+	setMember    *connect.Client[v1.SetMemberRequest, v1.SetMemberResponse]
+	backup       *connect.Client[v1.BackupRequest, v1.BackupChunk]
+	recover      *connect.Client[v1.RecoverRequest, v1.RecoverResponse]
 }
 
 // Status calls forgeyard.v1.SiteService.Status.
@@ -452,6 +483,21 @@ func (c *siteServiceClient) ListTokens(ctx context.Context, req *connect.Request
 // RevokeToken calls forgeyard.v1.SiteService.RevokeToken.
 func (c *siteServiceClient) RevokeToken(ctx context.Context, req *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error) {
 	return c.revokeToken.CallUnary(ctx, req)
+}
+
+// SetSecret calls forgeyard.v1.SiteService.SetSecret.
+func (c *siteServiceClient) SetSecret(ctx context.Context, req *connect.Request[v1.SetSecretRequest]) (*connect.Response[v1.SetSecretResponse], error) {
+	return c.setSecret.CallUnary(ctx, req)
+}
+
+// ListSecrets calls forgeyard.v1.SiteService.ListSecrets.
+func (c *siteServiceClient) ListSecrets(ctx context.Context, req *connect.Request[v1.ListSecretsRequest]) (*connect.Response[v1.ListSecretsResponse], error) {
+	return c.listSecrets.CallUnary(ctx, req)
+}
+
+// RemoveSecret calls forgeyard.v1.SiteService.RemoveSecret.
+func (c *siteServiceClient) RemoveSecret(ctx context.Context, req *connect.Request[v1.RemoveSecretRequest]) (*connect.Response[v1.RemoveSecretResponse], error) {
+	return c.removeSecret.CallUnary(ctx, req)
 }
 
 // GetConfig calls forgeyard.v1.SiteService.GetConfig.
@@ -487,6 +533,9 @@ type SiteServiceHandler interface {
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.Token], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
+	SetSecret(context.Context, *connect.Request[v1.SetSecretRequest]) (*connect.Response[v1.SetSecretResponse], error)
+	ListSecrets(context.Context, *connect.Request[v1.ListSecretsRequest]) (*connect.Response[v1.ListSecretsResponse], error)
+	RemoveSecret(context.Context, *connect.Request[v1.RemoveSecretRequest]) (*connect.Response[v1.RemoveSecretResponse], error)
 	GetConfig(context.Context, *connect.Request[v1.GetConfigRequest]) (*connect.Response[v1.GetConfigResponse], error)
 	SetConfig(context.Context, *connect.Request[v1.SetConfigRequest]) (*connect.Response[v1.SetConfigResponse], error)
 	SetMember(context.Context, *connect.Request[v1.SetMemberRequest]) (*connect.Response[v1.SetMemberResponse], error)
@@ -539,6 +588,24 @@ func NewSiteServiceHandler(svc SiteServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(siteServiceMethods.ByName("RevokeToken")),
 		connect.WithHandlerOptions(opts...),
 	)
+	siteServiceSetSecretHandler := connect.NewUnaryHandler(
+		SiteServiceSetSecretProcedure,
+		svc.SetSecret,
+		connect.WithSchema(siteServiceMethods.ByName("SetSecret")),
+		connect.WithHandlerOptions(opts...),
+	)
+	siteServiceListSecretsHandler := connect.NewUnaryHandler(
+		SiteServiceListSecretsProcedure,
+		svc.ListSecrets,
+		connect.WithSchema(siteServiceMethods.ByName("ListSecrets")),
+		connect.WithHandlerOptions(opts...),
+	)
+	siteServiceRemoveSecretHandler := connect.NewUnaryHandler(
+		SiteServiceRemoveSecretProcedure,
+		svc.RemoveSecret,
+		connect.WithSchema(siteServiceMethods.ByName("RemoveSecret")),
+		connect.WithHandlerOptions(opts...),
+	)
 	siteServiceGetConfigHandler := connect.NewUnaryHandler(
 		SiteServiceGetConfigProcedure,
 		svc.GetConfig,
@@ -583,6 +650,12 @@ func NewSiteServiceHandler(svc SiteServiceHandler, opts ...connect.HandlerOption
 			siteServiceListTokensHandler.ServeHTTP(w, r)
 		case SiteServiceRevokeTokenProcedure:
 			siteServiceRevokeTokenHandler.ServeHTTP(w, r)
+		case SiteServiceSetSecretProcedure:
+			siteServiceSetSecretHandler.ServeHTTP(w, r)
+		case SiteServiceListSecretsProcedure:
+			siteServiceListSecretsHandler.ServeHTTP(w, r)
+		case SiteServiceRemoveSecretProcedure:
+			siteServiceRemoveSecretHandler.ServeHTTP(w, r)
 		case SiteServiceGetConfigProcedure:
 			siteServiceGetConfigHandler.ServeHTTP(w, r)
 		case SiteServiceSetConfigProcedure:
@@ -624,6 +697,18 @@ func (UnimplementedSiteServiceHandler) ListTokens(context.Context, *connect.Requ
 
 func (UnimplementedSiteServiceHandler) RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.SiteService.RevokeToken is not implemented"))
+}
+
+func (UnimplementedSiteServiceHandler) SetSecret(context.Context, *connect.Request[v1.SetSecretRequest]) (*connect.Response[v1.SetSecretResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.SiteService.SetSecret is not implemented"))
+}
+
+func (UnimplementedSiteServiceHandler) ListSecrets(context.Context, *connect.Request[v1.ListSecretsRequest]) (*connect.Response[v1.ListSecretsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.SiteService.ListSecrets is not implemented"))
+}
+
+func (UnimplementedSiteServiceHandler) RemoveSecret(context.Context, *connect.Request[v1.RemoveSecretRequest]) (*connect.Response[v1.RemoveSecretResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.SiteService.RemoveSecret is not implemented"))
 }
 
 func (UnimplementedSiteServiceHandler) GetConfig(context.Context, *connect.Request[v1.GetConfigRequest]) (*connect.Response[v1.GetConfigResponse], error) {
