@@ -81,6 +81,9 @@ func TestC11FullDisk(t *testing.T) {
 	_, m := castest.Describe(t, large)
 	_, err = s.Partial(ctx, m)
 	wantNoSpace(t, err)
+	if left, err := os.ReadDir(filepath.Join(dir, "cas", "partial")); err != nil || len(left) != 0 {
+		t.Fatalf("what had no room left a file: %v %v", left, err)
+	}
 	must(t, os.Remove(hog))
 	more, err := fill(t, s, 30_000, 1000)
 	wantNoSpace(t, err)
@@ -271,5 +274,18 @@ func TestLimit(t *testing.T) {
 	wantNoSpace(t, err)
 	if len(refs) != 12 {
 		t.Fatalf("%s went in, not exactly the limit", fmt.Sprint(len(refs)))
+	}
+}
+
+// What a collection says it freed is what the disk got back, though a file that nobody knows
+// has holes.
+func TestFreedIsWhatTheDiskGetsBack(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, disk.Config{Dir: dir, NoSync: true})
+	stray := filepath.Join(dir, "partial", cas.Sum([]byte("stray")).Hex())
+	must(t, os.WriteFile(stray, castest.Bytes(1, 10_000), 0o600))
+	must(t, os.Truncate(stray, 1<<30))
+	if r, err := s.GC(ctx, false); err != nil || r.Removed != 1 || r.Freed < 8_000 || r.Freed > 1<<20 {
+		t.Fatalf("%+v %v", r, err)
 	}
 }

@@ -556,7 +556,7 @@ func (c *collection) stray(path string, e fs.DirEntry) error {
 	}
 	c.report.Examined++
 	c.report.Removed++
-	c.report.Freed += st.Size()
+	c.report.Freed += allocated(st)
 	if c.dryRun {
 		return nil
 	}

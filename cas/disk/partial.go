@@ -184,6 +184,9 @@ func (p *partialState) resume(ctx context.Context, f *os.File) error {
 		}
 	}
 	if p.res, err = s.reserve("cas partial", p.m.Size-p.bytes); err != nil {
+		if st.Size() == 0 {
+			_ = os.Remove(f.Name()) // it was made for this; else it goes with the next collection
+		}
 		return err
 	}
 	if err := p.recover(ctx, f, st.Size()); err != nil {

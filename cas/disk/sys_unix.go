@@ -58,3 +58,11 @@ func printOf(f *os.File) (print, bool) {
 		written: int64(st.Mtim.Sec), writtenNs: int64(st.Mtim.Nsec), changed: int64(st.Ctim.Sec), changedNs: int64(st.Ctim.Nsec),
 	}, true
 }
+
+// allocated is what a file takes of the disk: a partial one has holes.
+func allocated(st os.FileInfo) int64 {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return min(st.Size(), int64(sys.Blocks)*512)
+	}
+	return st.Size()
+}

@@ -42,3 +42,6 @@ func diskFree(dir string) (d diskState, err error) {
 type print struct{}
 
 func printOf(*os.File) (print, bool) { return print{}, false }
+
+// allocated is what a file takes of the disk, at most.
+func allocated(st os.FileInfo) int64 { return st.Size() }

@@ -59,7 +59,7 @@ func (s *Store) sendBlocks(ctx context.Context, r io.ReaderAt, m cas.Manifest, m
 		}
 		left += m.Blocks[i].Size
 	}
-	if s.Had != nil {
+	if s.Had != nil && left > 0 { // else it is here already, and nothing goes on
 		s.Had(m.Size - left)
 	}
 	st := s.api.PutBlocks(ctx)
