@@ -61,6 +61,9 @@ func allRestartFromDisk(t *testing.T, store townOption) {
 			r.open()
 		}
 		leader := tn.awaitLeader(tn.nodes...)
+		for i := range 2 { // each has had the two appends then by which it knows what is new
+			tn.awaitApplied(tn.put(leader, fmt.Sprint("settles", i)), tn.nodes...)
+		}
 		last := tn.put(leader, "after")
 		tn.awaitApplied(last, tn.nodes...)
 		tn.sameState(tn.nodes...)

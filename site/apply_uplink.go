@@ -233,7 +233,7 @@ func (j Job) resultForCentral() *job.Result {
 	if j.Result != nil {
 		r = *j.Result
 	}
-	r.Log = j.Log
+	r.Log, r.Overran = j.Log, false // a daemon refuses a record with a key that it does not know, and has no use for this one
 	return &r
 }
 

@@ -176,6 +176,10 @@ func TestOverran(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(b, end) || FormatOf(b) != FormatLeases {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 	}
+	// A daemon refuses a record with a key that it does not know.
+	if told := (Job{Result: &job.Result{Overran: true}}).resultForCentral(); told.Overran {
+		t.Error("a daemon is told of a key that came later")
+	}
 }
 
 // TestAttestOff holds a person's word that a machine is off.

@@ -93,6 +93,9 @@ func recipients(all []*forgeyardv1.Member, named []string) (ids []string, keys [
 		left[n] = true
 	}
 	for _, m := range all {
+		if m.State == "removed" {
+			continue // it is listed for its vote
+		}
 		if len(named) > 0 && !left[m.Name] && !left[m.RunnerId] {
 			continue
 		}

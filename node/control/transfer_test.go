@@ -119,7 +119,7 @@ func TestUploadGoesOn(t *testing.T) {
 	if err != nil || ref.Digest != cas.Sum(data) {
 		t.Fatal(ref, err)
 	}
-	if second.passed+second.before != int64(len(data)) || second.before < 18<<20 {
+	if second.passed+second.before != int64(len(data)) || second.before < 8<<20 {
 		t.Errorf("%d bytes were sent again, %d came before", second.passed, second.before)
 	}
 	if got := castest.Read(t, store, ref.Digest); !bytes.Equal(got, data) {
