@@ -103,7 +103,7 @@ func (a *Attempt) capture(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.noSecretIn(build, paths); err != nil {
+	if err := a.noSecretIn(ctx, build, paths); err != nil {
 		return err
 	}
 	a.outputs = nil

@@ -174,8 +174,8 @@ func (a *Attempt) clean(text string) string {
 }
 
 // noSecretIn refuses outputs in which a value stands: what is stored is content that many
-// may read (07§60).
-func (a *Attempt) noSecretIn(build string, paths []string) error {
+// may read (07§60). It ends with ctx: what a workload left can take hours to read.
+func (a *Attempt) noSecretIn(ctx context.Context, build string, paths []string) error {
 	if len(a.secrets) == 0 {
 		return nil
 	}
@@ -189,7 +189,7 @@ func (a *Attempt) noSecretIn(build string, paths []string) error {
 			if err != nil {
 				return err
 			}
-			return a.noSecretAt(root, at, d)
+			return a.noSecretAt(ctx, root, at, d)
 		})
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // the capture says so
@@ -201,7 +201,10 @@ func (a *Attempt) noSecretIn(build string, paths []string) error {
 	return nil
 }
 
-func (a *Attempt) noSecretAt(root *os.Root, at string, d fs.DirEntry) error {
+func (a *Attempt) noSecretAt(ctx context.Context, root *os.Root, at string, d fs.DirEntry) error {
+	if err := ctx.Err(); err != nil {
+		return forgeyard.E("outputs", forgeyard.Interrupted, err)
+	}
 	if at != a.clean(at) {
 		return forgeyard.Errorf("outputs", forgeyard.Invalid, "the name of an output holds the value of a secret")
 	}
@@ -213,12 +216,43 @@ func (a *Attempt) noSecretAt(root *os.Root, at string, d fs.DirEntry) error {
 		return forgeyard.E("outputs", forgeyard.Other, err)
 	}
 	defer f.Close()
-	name, err := a.redact.In(f)
+	if err := a.fits(at, f); err != nil {
+		return err
+	}
+	name, err := a.redact.In(until{ctx, f})
 	switch {
+	case ctx.Err() != nil:
+		return forgeyard.E("outputs", forgeyard.Interrupted, ctx.Err())
 	case err != nil:
 		return forgeyard.E("outputs", forgeyard.Other, err)
 	case name != "":
 		return forgeyard.Errorf("outputs", forgeyard.Invalid, "output %s holds the value of secret %q", at, name).WithHint("what is stored can be read by the whole site; write it without")
 	}
 	return nil
+}
+
+// fits refuses a file that the capture would refuse, before it is read: holes take nothing of
+// the disk, so one of any length is within the quota.
+func (a *Attempt) fits(at string, f *os.File) error {
+	st, err := f.Stat()
+	if err != nil {
+		return forgeyard.E("outputs", forgeyard.Other, err)
+	}
+	if most := a.task.Spec.Resources.Disk; most > 0 && st.Size() > most {
+		return forgeyard.Errorf("outputs", forgeyard.Limit, "output %s has %d bytes, the bound is %d", at, st.Size(), most).WithHint("ask for more under resources.disk, or make less")
+	}
+	return nil
+}
+
+// until is a reader that ends with its context.
+type until struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u until) Read(b []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(b)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
@@ -16,6 +17,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
+	"github.com/forgeyard/forgeyard-node/node/runner/redact"
 )
 
 // vault is a provider that remembers what it gave.
@@ -192,5 +194,30 @@ func TestSecretsRefused(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// A hole of a terabyte is within the quota of a job. It is refused before it is read, and what
+// is read ends with the attempt.
+func TestSecretInAHole(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(1 << 40); err != nil {
+		needs.Lacking(t, "this file system has no files with holes: %v", err)
+	}
+	a := &Attempt{secrets: []secret{{}}, redact: redact.New(redact.Value{Name: "PIN", Bytes: []byte(pinValue)})}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := a.noSecretIn(ctx, dir, []string{"out"}); forgeyard.KindOf(err) != forgeyard.Interrupted || ctx.Err() == nil {
+		t.Errorf("%v", err)
+	}
+	a.task.Spec.Resources.Disk = 1 << 20
+	err = a.noSecretIn(t.Context(), dir, []string{"out"})
+	if forgeyard.KindOf(err) != forgeyard.Limit || !strings.Contains(err.Error(), "output out has 1099511627776 bytes, the bound is 1048576") || !outputIsWrong(err) {
+		t.Errorf("%v", err)
 	}
 }
