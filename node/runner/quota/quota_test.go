@@ -57,4 +57,8 @@ func TestPace(t *testing.T) {
 	if p.DueAtEnd(Free{980, 1000}) || !p.DueAtEnd(Free{979, 1000}) {
 		t.Error("at the end")
 	}
+	p.Counted(Usage{Work: 60, Files: 10}, Limits{100, 50}, Free{1000, 1000}, 9*time.Millisecond)
+	if !p.DueAtEnd(Free{2000, 1000}) { // others freed more than this one took
+		t.Error("at the end, where counting costs nothing")
+	}
 }
