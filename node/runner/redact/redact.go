@@ -1,7 +1,8 @@
 // Package redact takes the values of secrets out of text on its way into a log.
 //
-// It finds a value as it is, in base64 (wherever in a longer text it begins), in hex, as a
-// part of a URL and inside JSON, and long lines of a value of several lines. It finds no
+// It finds a value as it is, in base64 (wherever in a longer text it begins, and broken into
+// lines as base64 and openssl write them), in hex, as a part of a URL and inside JSON, and long
+// lines of a value of several lines. It finds no
 // value that a program has changed otherwise, and none that is shorter than MinValue: logs
 // stay sensitive (07§78).
 //
@@ -28,7 +29,15 @@ const (
 	MinValue = 6
 	// minPart is the shortest spelling or line of a value that is looked for apart.
 	minPart = 8
+	// minLine is the shortest end of base64 in lines that is looked for: the ends of all keys
+	// look alike.
+	minLine = 16
+	// piece: every line as long as the shorter width has one whole piece of this length.
+	piece = 32
 )
+
+// widths at which programs break base64 into lines: coreutils and MIME; openssl and PEM.
+var widths = []int{76, 64}
 
 // Set is the values to take out. The zero Set takes out nothing. It may be read by many at
 // once, until Wipe.
@@ -98,9 +107,11 @@ func spellings(b []byte) [][]byte {
 	}
 	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 		for before := range 3 { // bytes of other text in the group where it begins
-			text := enc.EncodeToString(append(make([]byte, before), v...))
-			add(text[(before*8+5)/6 : (before+len(v))*8/6])
+			add(within(enc, v, before))
 		}
+	}
+	for _, text := range broken(v, b) {
+		add(text)
 	}
 	if lines := bytes.Split(v, []byte("\n")); len(lines) > 1 {
 		for _, l := range lines {
@@ -108,6 +119,35 @@ func spellings(b []byte) [][]byte {
 		}
 	}
 	return out
+}
+
+// broken are pieces of a value's base64 as it stands in lines. Each is looked for alone, so it
+// does not matter what ends a line.
+func broken(v, b []byte) (out []string) {
+	cut := func(text string, width int) {
+		for from := 0; len(text) > width && from < len(text); from += width {
+			if end := min(from+width, len(text)); end-from >= minLine {
+				out = append(out, text[from:end])
+			}
+		}
+	}
+	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
+		for _, width := range widths { // the value alone was encoded: lines break here and here
+			cut(enc.EncodeToString(v), width)
+			cut(enc.EncodeToString(b), width)
+		}
+		for before := range 3 { // in the midst of other text they break anywhere, and a line holds two pieces, less a character
+			cut(within(enc.WithPadding(base64.NoPadding), v, before), piece)
+		}
+	}
+	return out
+}
+
+// within is what v alone says in the encoding of a text in which it begins after so many bytes
+// of a group.
+func within(enc *base64.Encoding, v []byte, before int) string {
+	text := enc.EncodeToString(append(make([]byte, before), v...))
+	return text[(before*8+5)/6 : (before+len(v))*8/6]
 }
 
 // IsZero says that there is nothing to take out.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/url"
+	"os/exec"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -46,6 +47,61 @@ func TestSpellings(t *testing.T) {
 		text := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", n) + pin + "yy"))
 		if got := through(s, text); !strings.Contains(got, "[redacted PIN]") {
 			t.Errorf("after %d bytes: %q", n, got)
+		}
+	}
+}
+
+// RA-248: base64 in lines, as coreutils and openssl write it, is the value still: of the value
+// alone nothing but a short end is left, and in the midst of other text no line stays whole.
+func TestBrokenBase64(t *testing.T) {
+	raw := make([]byte, 100)
+	for i := range raw {
+		raw[i] = byte(i*167 + 13)
+	}
+	s := New(Value{"KEY", raw})
+	lines := func(enc *base64.Encoding, b []byte, width int) string {
+		var out strings.Builder
+		for text := enc.EncodeToString(b); text != ""; text = text[min(width, len(text)):] {
+			out.WriteString(text[:min(width, len(text))] + "\n")
+		}
+		return out.String()
+	}
+	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
+		for width, want := range map[int]string{76: strings.Repeat("[redacted KEY]\n", 2), 64: strings.Repeat("[redacted KEY]\n", 2) + lines(enc, raw, 64)[130:]} {
+			if got := through(s, lines(enc, raw, width)); got != want {
+				t.Errorf("%d wide: %q, not %q", width, got, want)
+			}
+			for before := range 100 {
+				text := lines(enc, append(bytes.Repeat([]byte{'x'}, before), append(raw, "and more"...)...), width)
+				if name, err := s.In(strings.NewReader(text)); name != "KEY" || err != nil {
+					t.Errorf("%d wide, after %d bytes: %q %v", width, before, name, err)
+				}
+			}
+		}
+	}
+}
+
+// RA-248: the programs that break it do so where it is looked for.
+func TestProgramsThatBreak(t *testing.T) {
+	raw := bytes.Repeat([]byte("a key of 100 bytes, "), 5)
+	s := New(Value{"KEY", raw})
+	for _, argv := range [][]string{{"base64"}, {"base64", "-w64"}, {"openssl", "base64"}} {
+		if _, err := exec.LookPath(argv[0]); err != nil {
+			t.Logf("no %s here", argv[0])
+			continue
+		}
+		c := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+		c.Stdin = bytes.NewReader(raw)
+		text, err := c.Output()
+		if err != nil {
+			t.Errorf("%v: %v", argv, err)
+			continue
+		}
+		if got := through(s, string(text)); strings.Count(got, "[redacted KEY]\n") != 2 || strings.Contains(got, "YSBrZXkg") {
+			t.Errorf("%v: %q of %q", argv, got, text)
+		}
+		if name, err := s.In(bytes.NewReader(text)); name != "KEY" || err != nil {
+			t.Errorf("%v: %q %v", argv, name, err)
 		}
 	}
 }
@@ -125,6 +181,7 @@ func FuzzWriter(f *testing.F) {
 	f.Add([]byte("a token=s3cret in it"), []byte("s3cret"), []byte("token=s3"), []byte{1, 3})
 	f.Add([]byte("aaaaaaaaaaab"), []byte("aaaaaab"), []byte("aaaaaa"), []byte{4, 6})
 	f.Add([]byte("xabcabcabdx"), []byte("abcabd"), []byte("cabcab"), []byte{2})
+	f.Add([]byte(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("long"), 20))[3:70]), bytes.Repeat([]byte("long"), 20), []byte("bG9uZ2xv"), []byte{7})
 	f.Fuzz(func(t *testing.T, text, one, two, sizes []byte) {
 		s := New(Value{"A", one}, Value{"B", two})
 		var pieces []string
