@@ -584,7 +584,7 @@ func (p *partialState) Commit(ctx context.Context, class cas.Class) (cas.Ref, er
 	if err := p.adopt(class); err != nil {
 		return cas.Ref{}, p.s.fail(op, err)
 	}
-	return ref, p.s.fail(op, p.s.harden(class, ref.Manifest))
+	return ref, p.s.fail(op, p.s.harden(class, ref.Digest, ref.Manifest))
 }
 
 // verify hashes all that is in the file. Blocks that were damaged meanwhile are

@@ -433,7 +433,13 @@ func (w *spool) commit(ref cas.Ref, j *job) error {
 	w.tmp = slices.DeleteFunc(w.tmp, func(p string) bool {
 		return slices.ContainsFunc(j.files, func(f file) bool { return f.tmp == p && f.placed != "" })
 	})
-	return nil
+	var here []forgeyard.Digest // by another put, of a class of its own
+	for _, f := range j.files {
+		if f.placed == "" && (f.skip || f.inline == nil) {
+			here = append(here, f.digest)
+		}
+	}
+	return w.s.harden(w.o.Class, here...)
 }
 
 // submit waits for the committer. The caller stands between enter and leave.
