@@ -85,8 +85,23 @@ func FromConnect(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		e.Kind = forgeyard.Unavailable // the other end went away in the middle of a message
 	}
+	if c.Code() == connect.CodeUnimplemented {
+		e.Err = notOffered{e.Err}
+	}
 	e.Hint = c.Meta().Get(hintHeader)
 	return e
+}
+
+// notOffered marks an error of a side that does not know the call.
+type notOffered struct{ error }
+
+func (n notOffered) Unwrap() error { return n.error }
+
+// NotOffered reports whether the other side does not know the call at all: it is older. What
+// it did before may serve.
+func NotOffered(err error) bool {
+	var n notOffered
+	return errors.As(err, &n)
 }
 
 // answered marks an error that the other side gave: it was reached, and this is what it

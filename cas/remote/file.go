@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -37,19 +38,17 @@ func (s *Store) File(ctx context.Context, ref cas.Ref, path string) (int64, erro
 	if err != nil {
 		return n, err
 	}
-	name := f.Name()
-	defer func() { _ = os.Remove(name) }() // gone already when all went well
-	for _, step := range []func() error{func() error { return f.Chmod(0o644) }, f.Sync, func() error { return os.Rename(name, path) }, f.Close} {
-		if err := step(); err != nil {
-			_ = f.Close() // a second close of a closed file says so, and that is all
-			return n, forgeyard.E("cas get", forgeyard.Other, err)
-		}
+	if err := errors.Join(f.Chmod(0o644), f.Sync()); err != nil {
+		return n, forgeyard.E("cas get", forgeyard.Other, errors.Join(err, drop(f)))
+	}
+	if err := place(f, path); err != nil {
+		return n, forgeyard.E("cas get", forgeyard.Other, err)
 	}
 	return n, nil
 }
 
-// temp receives an object into a file beside its place, verified. The caller closes and
-// removes it.
+// temp receives an object into a file beside its place, verified. The caller places, lends or
+// drops it, once: when its name was given up, the next one with it may be somebody else's.
 func (s *Store) temp(ctx context.Context, ref cas.Ref) (*os.File, int64, error) {
 	f, err := s.part(ref.Digest)
 	if err != nil {
@@ -64,10 +63,10 @@ func (s *Store) temp(ctx context.Context, ref cas.Ref) (*os.File, int64, error) 
 			err = errInterrupted
 		}
 		err = forgeyard.E("cas get", forgeyard.KindOf(err), err).WithHint("the same command goes on from there; until then %s keeps what came", f.Name())
-	} else {
-		_ = os.Remove(f.Name())
+		_ = f.Close() // what it lacks is seen when it is hashed by the next try
+		return nil, n, err
 	}
-	_ = f.Close() // after the removal: its lock keeps others away from it until then
+	_ = drop(f) // why it is of no use is told
 	return nil, n, err
 }
 
@@ -84,14 +83,15 @@ func keeps(err error, f *os.File) bool {
 }
 
 // part opens the file of a download and locks it. Where somebody else is bringing the same
-// thing to the same place, it is a file of its own, which no other try goes on with.
+// thing to the same place, or others can write to what lies there, it is a file of its own,
+// which no other try goes on with.
 func (s *Store) part(d forgeyard.Digest) (*os.File, error) {
 	name := filepath.Join(s.dir, partPrefix+d.Hex()+partSuffix)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|noFollow, 0o600)
-	if err != nil {
-		return nil, err
+	if err != nil { // somebody else's, or a link; where no file can be made at all, this says so
+		return os.CreateTemp(s.dir, partPrefix+"*")
 	}
-	if durable.TryLock(f) == nil && isAt(f, name) {
+	if ours(f) && durable.TryLock(f) == nil && isAt(f, name) {
 		return f, nil
 	}
 	_ = f.Close() // nothing was written to it

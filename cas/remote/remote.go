@@ -15,13 +15,13 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 
 	"connectrpc.com/connect"
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/api/forgeyard/v1/forgeyardv1connect"
+	"github.com/forgeyard/forgeyard-node/api/wire"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/tree"
 )
@@ -85,7 +85,9 @@ func (s *Store) Put(ctx context.Context, r io.Reader, o cas.PutOptions) (cas.Ref
 	}
 	defer s.leave()
 	if at, ok := r.(io.ReaderAt); ok && o.Size >= inBlocks {
-		return s.putBlocks(ctx, at, o.Size)
+		if ref, err := s.putBlocks(ctx, at, o.Size); !wire.NotOffered(err) {
+			return ref, err
+		} // by a daemon that is older than this command: it takes a stream
 	}
 	name := cas.NewManifestBuilder()
 	st := s.api.Put(ctx)
@@ -241,18 +243,18 @@ func (s *Store) Block(ctx context.Context, d forgeyard.Digest) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Path implements tree.Source: a temporary file that release removes.
+// Path implements tree.Source: a temporary file that release removes. Until then nobody else
+// has its name, although files of a tree that are equal are asked for at once.
 func (s *Store) Path(ctx context.Context, d forgeyard.Digest) (string, func(), error) {
 	f, _, err := s.temp(ctx, cas.Ref{Digest: d})
 	if err != nil {
 		return "", nil, err
 	}
-	name := f.Name()
-	if err := f.Close(); err != nil {
-		_ = os.Remove(name)
+	name, release, err := lend(f)
+	if err != nil {
 		return "", nil, forgeyard.E("cas get", forgeyard.Other, err)
 	}
-	return name, func() { _ = os.Remove(name) }, nil
+	return name, release, nil
 }
 
 // Bring makes a tree and all that it names complete in the node's store, and gives

@@ -79,6 +79,52 @@ func serve(t *testing.T) (*node, *Store, string) {
 	return n, New(forgeyardv1connect.NewContentServiceClient(s.Client(), s.URL, connect.WithInterceptors(wire.Interceptor{})), dir), dir
 }
 
+// A daemon that is older than the command knows no upload in blocks: it gets a stream.
+func TestPutToAnOlderNode(t *testing.T) {
+	_, s, _ := serve(t) // its handler says that the call is not implemented
+	n := &node{objects: map[string][]byte{}}
+	path, h := forgeyardv1connect.NewContentServiceHandler(n, connect.WithInterceptors(wire.Interceptor{}))
+	mux := http.NewServeMux()
+	mux.Handle(path, h)
+	mux.HandleFunc(forgeyardv1connect.ContentServiceMissingProcedure, http.NotFound) // as a handler of then does
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	old := New(forgeyardv1connect.NewContentServiceClient(srv.Client(), srv.URL, connect.WithInterceptors(wire.Interceptor{})), t.TempDir())
+	data := bytes.Repeat([]byte("sixteen bytes!! "), 1<<20)
+	for name, s := range map[string]*Store{"without the call": s, "not found": old} {
+		ref, err := s.Put(t.Context(), bytes.NewReader(data), cas.PutOptions{Size: int64(len(data))})
+		if err != nil || ref.Digest != cas.Sum(data) {
+			t.Errorf("%s: %v %v", name, ref, err)
+		}
+	}
+}
+
+// Files of a tree that are equal are asked for at once: each has a file of its own until it is
+// released.
+func TestPathOfEqualFiles(t *testing.T) {
+	_, s, dir := serve(t)
+	ref, err := s.Put(t.Context(), strings.NewReader("the same"), cas.PutOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, release, err := s.Path(t.Context(), ref.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, release2, err := s.Path(t.Context(), ref.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if b, err := os.ReadFile(two); one == two || err != nil || string(b) != "the same" {
+		t.Errorf("%s and %s: %q %v", one, two, b, err)
+	}
+	release2()
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
 func flip(b []byte) []byte {
 	c := bytes.Clone(b)
 	c[len(c)/2] ^= 1
