@@ -96,8 +96,8 @@ func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.Sessi
 	from, resumes, _ := checkpoint.Select(j.Checkpoints)
 	j.Epoch++
 	j.ResumeFrom, j.Told = from.Manifest, 0
-	if j.Lease.Reason != lease.EndExpired {
-		j.Tail = 0
+	if j.Lease.Reason != lease.EndExpired && j.Lease.Reason != lease.EndRejected {
+		j.Tail = 0 // where nothing ran in between, what the last execution left behind is still due
 	}
 	if j.Attempt == "" || !resumes {
 		j.Attempt, j.Checkpoints = forgeyard.AttemptID(c.newID()), nil

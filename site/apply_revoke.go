@@ -137,7 +137,7 @@ func (c *change) stoppedFirst(j *Job, logSeq uint64) {
 		return
 	}
 	j.Phase, j.Tail = job.PhaseUnknown, logSeq
-	if j.Grant != nil && (j.StopKind == stopAuthority || j.Grant.Ended(c.Uplink, c.Uplink.Used) != "") {
+	if j.CancelAt == 0 && j.Grant != nil && (j.StopKind == stopAuthority || j.Grant.Ended(c.Uplink, c.Uplink.Used) != "") {
 		// What was over is the authority that it came with: nobody lost it.
 		if !c.neverAgain(j, job.AuthorityEnded, name+" stopped: the central daemon's authority was used up") {
 			c.suspend(j)

@@ -39,6 +39,12 @@ func TestReportedLog(t *testing.T) {
 	if j := l.job(a); j.Tail != 30 || j.LogSeq != 12 || !reflect.DeepEqual(j.Log, want) {
 		t.Fatalf("tail %d after %d: %+v", j.Tail, j.LogSeq, j.Log)
 	}
+	// An offer that was not taken has run nothing: what was lost before it is still to be said.
+	l.must(Reject{Authority: next, Reason: job.RejectPressure})
+	next = l.offer(a.Job, "one")
+	if j := l.job(a); j.Tail != 30 || j.LogSeq != 12 {
+		t.Fatalf("after a rejection: tail %d after %d", j.Tail, j.LogSeq)
+	}
 	l.must(Accept{Authority: next})
 	l.must(Report{Authority: next, Log: []job.LogChunk{part(13, 20)}})
 	// One that was given back in order has lost nothing.
