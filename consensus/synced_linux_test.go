@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	walfs "github.com/hashicorp/raft-wal/fs"
 	"golang.org/x/sys/unix"
 
 	"github.com/forgeyard/forgeyard-node/internal/needs"
@@ -62,5 +63,30 @@ func TestSegmentWritesAreOnTheDisk(t *testing.T) {
 	defer r.Close()
 	if _, err := (segmentFile{r}).WriteAt([]byte("x"), 0); !errors.Is(err, unix.EBADF) {
 		t.Errorf("a file that cannot be written: %v", err)
+	}
+}
+
+// What an earlier process wrote and did not sync is on the disk once the segment is open:
+// what is found in it counts as stored, and no later write syncs it.
+func TestSegmentIsOnTheDiskWhenOpened(t *testing.T) {
+	dir := t.TempDir()
+	f, err := newSegmentFile(filepath.Join(dir, "1.wal"), segmentBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(make([]byte, 3*4096), 0); err != nil {
+		t.Fatal(err)
+	}
+	if dirty(t, f) == 0 {
+		needs.Lacking(t, "a file system that writes late in the folder for temporary files")
+	}
+	w, err := careFS{walfs.New()}.OpenWriter(dir, "1.wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if n := dirty(t, f); n != 0 {
+		t.Errorf("%d pages are dirty", n)
 	}
 }

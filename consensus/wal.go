@@ -332,6 +332,12 @@ func (c careFS) OpenWriter(dir, name string) (types.WritableFile, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What is read from it now counts as stored, and writes sync their own bytes alone. A
+	// process that was killed between a write and its sync may have left an entry that the
+	// system has and the disk does not.
+	if err := f.Sync(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	return segmentFile{f}, nil
 }
 
