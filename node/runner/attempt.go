@@ -386,7 +386,7 @@ func (a *Attempt) conclude(v *verdict) {
 	a.ended.Told = a.Untold()
 	a.result.Told = a.ended.Told
 	a.result.Outcome, a.result.Category, a.result.Message, a.result.ExitCode = v.outcome, v.category, v.message, v.code
-	a.result.Overran = v.category == job.DiskFull && a.over != ""
+	a.result.Overran = v.category == job.DiskFull && a.over != "" && a.disk.overran()
 	a.result.Steps, a.result.Outputs, a.result.Log = a.steps, a.outputs, a.ended.Log
 	if len(v.message) > 0 {
 		a.said().Info("epoch ended", "end", string(v.end), "why", v.message)

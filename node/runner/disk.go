@@ -15,6 +15,8 @@ type diskWatch struct {
 	inputs quota.Usage // as they were before the first step
 	looked forgeyard.Instant
 	failed bool // counting does not work here, and that was told
+	passed bool // a count found too much
+	waits  bool // and it was not the workload's: without the log that waits it was within
 }
 
 // watchDisk begins to follow the disk, before the first step: what is there are inputs.
@@ -91,8 +93,17 @@ func (d *diskWatch) count(pids func() ([]int, error), first bool) string {
 		free = quota.Free{}
 	}
 	d.pace.Counted(u, d.limits, free, d.a.run.cfg.Clock.Now().Sub(began))
-	return d.limits.Over(u)
+	over := d.limits.Over(u)
+	if over != "" && !d.passed {
+		u.Log = 0
+		d.passed, d.waits = true, d.limits.Over(u) == ""
+	}
+	return over
 }
+
+// overran reports whether the work took more than it asked for. A log waits on the disk where
+// this node's store takes nothing: another node may have a better one.
+func (d *diskWatch) overran() bool { return d != nil && d.passed && !d.waits }
 
 // lister is a handle that knows the processes of its tree; both executors' do.
 type lister interface{ Procs() ([]int, error) }

@@ -3,12 +3,34 @@
 package runner
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/job"
 )
+
+// closed takes no puts.
+type closed struct{ cas.Store }
+
+func (closed) Put(context.Context, io.Reader, cas.PutOptions) (cas.Ref, error) {
+	return cas.Ref{}, forgeyard.Errorf("cas put", forgeyard.NoSpace, "no room")
+}
+
+// A log that this node's store does not take is not the work's: another node may try.
+func TestLogThatWaits(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Store = closed{c.Store} })
+	s := spec("head -c 3m /dev/zero | tr '\\0' 'x' | fold -w 100; exec sleep 1000")
+	s.Resources.Disk = 1 << 20
+	res, _, _ := b.run(s)
+	if res.Category != job.DiskFull || res.Overran || !strings.Contains(res.Message, "log ") {
+		t.Errorf("%+v", res)
+	}
+}
 
 // RA-132, RA-134, RA-137: a job that takes more of the disk than it asked for is ended while it
 // does, and is told where it went (RA-133). RA-475 is TestDiskFull: a disk that is full of others.
