@@ -56,8 +56,8 @@ func unknown(name string) error {
 		WithHint("name its file in node.yaml under secrets, or: forgeyard-node secret set %s", name)
 }
 
-// Files are secrets that lie in files of this machine, by name. A file that others may read
-// is refused.
+// Files are secrets that lie in files of this machine, by name. A file that others may read, or
+// that is neither root's nor of the user who asks, is refused.
 type Files map[string]string
 
 var _ Provider = Files(nil)
@@ -94,12 +94,18 @@ func (f Files) open(name string) (*os.File, error) {
 	if !ok {
 		return nil, unknown(name)
 	}
-	file, err := os.Open(path)
+	st, err := os.Stat(path) // a pipe would be waited for, a device may do more than that
 	if err != nil {
 		return nil, forgeyard.E("secret", forgeyard.Denied, fmt.Errorf("%q: %w", name, err))
 	}
-	st, err := file.Stat()
-	if err == nil {
+	if err := private(name, path, st); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|noWait, 0)
+	if err != nil {
+		return nil, forgeyard.E("secret", forgeyard.Denied, fmt.Errorf("%q: %w", name, err))
+	}
+	if st, err = file.Stat(); err == nil { // of what was opened: it may be another by now
 		err = private(name, path, st)
 	}
 	if err != nil {
@@ -109,11 +115,14 @@ func (f Files) open(name string) (*os.File, error) {
 }
 
 func private(name, path string, st fs.FileInfo) error {
+	owner, mine := ownerOf(st)
 	switch {
 	case !st.Mode().IsRegular():
 		return forgeyard.Errorf("secret", forgeyard.Denied, "%q: %s is no plain file", name, path)
 	case st.Mode().Perm()&0o077 != 0:
 		return forgeyard.Errorf("secret", forgeyard.Denied, "%q: %s has mode %04o, others may read it", name, path, st.Mode().Perm()).WithHint("chmod 600 %s", path)
+	case !mine:
+		return forgeyard.Errorf("secret", forgeyard.Denied, "%q: %s is of user %d, who may change and read it", name, path, owner).WithHint("chown %d %s", os.Geteuid(), path)
 	case st.Size() > MaxValue:
 		return forgeyard.Errorf("secret", forgeyard.Denied, "%q: %s has %d bytes, the bound is %d", name, path, st.Size(), MaxValue)
 	}
