@@ -31,8 +31,8 @@ type Sample struct {
 	CPU    float64 // percent of the last ten seconds in which some process waited for a core
 	Memory float64 // in which all waited for memory
 	IO     float64 // in which all waited for a disk
-	// Heat is how far the hottest part is below the point at which the machine slows itself
-	// down, in degrees; below zero it is past it.
+	// Heat is how far the hottest part is below the point at which its firmware calls it hot,
+	// or critical where the machine would go off, in degrees; below zero it is past it.
 	Heat     float64
 	HasHeat  bool
 	HasStall bool // the first three are known
@@ -42,7 +42,7 @@ type Sample struct {
 const (
 	memoryAt   = 20.0 // a fifth of all work is lost
 	criticalAt = 50.0 // nothing gets done but paging
-	heatAt     = 5.0  // degrees before the machine slows down; left at twice that
+	heatAt     = 5.0  // degrees before the machine is hot; left at twice that
 )
 
 // Next is the level after a sample. The worst counts.

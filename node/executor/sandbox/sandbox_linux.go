@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -178,6 +179,9 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 	return h, nil
 }
 
+// pipeWait is far more than it takes to fill a pipe that has room.
+const pipeWait = time.Second
+
 // madeFiles gives one pipe for each made file, for the filter, and for each file of the
 // request, filled and closed for writing.
 func (e *Executor) madeFiles(more []executor.File) ([]*os.File, error) {
@@ -198,7 +202,12 @@ func (e *Executor) madeFiles(more []executor.File) ([]*os.File, error) {
 			closeAll(fs)
 			return nil, forgeyard.E("sandbox", forgeyard.Unavailable, err)
 		}
-		_, err = w.Write(text) // no more than a pipe holds
+		// No more than a pipe holds; but where this user has many pipes already the kernel gives
+		// one of a page, and nobody reads before the start.
+		err = w.SetWriteDeadline(time.Now().Add(pipeWait))
+		if err == nil {
+			_, err = w.Write(text)
+		}
 		fs = append(fs, r)
 		if err = errors.Join(err, w.Close()); err != nil {
 			closeAll(fs)
