@@ -119,8 +119,13 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bo
 	got := runner.Captured{Seq: ing.Manifest.Seq, ID: ing.ID}
 	x.telling.Lock()
 	defer x.telling.Unlock()
-	chunks := x.takeLog(site.MaxReportedLog, math.MaxUint64)
-	roots := append(checkpointRoots(ing), rootsOf(nil, chunks)...)
+	most := site.MaxReportedLog
+	if goOn {
+		most = math.MaxInt // the epoch ends by this commit: what it does not name is never named
+	}
+	chunks := x.takeLog(most, math.MaxUint64)
+	parts := named(chunks)
+	roots := append(checkpointRoots(ing), rootsOf(nil, parts)...)
 	rep, err := x.n.replicate(ctx, job.DurSite, pinOf(checkpointPin(x.authority.Job, ing.ID), roots), roots)
 	if err != nil {
 		x.putBackLog(chunks)
@@ -137,7 +142,7 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bo
 	told := x.untold()
 	sent := x.n.clock.Now()
 	reply, err := x.n.proposer.Propose(ctx, site.Checkpoint{
-		Authority: x.authority, Commit: ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes), Log: chunks, Continue: goOn, Productive: true, Told: told,
+		Authority: x.authority, Commit: ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes), Log: parts, Continue: goOn, Productive: true, Told: told,
 	})
 	if err != nil {
 		x.putBackLog(chunks)

@@ -143,7 +143,7 @@ func (n *Node) deliverRecovered(ctx context.Context) {
 // its log that only this disk had. What the log decided meanwhile stands. It returns
 // false only when ctx ended before there was an answer.
 func (n *Node) giveBack(ctx context.Context, r runner.Recovered) bool {
-	reply, err := n.proposer.Propose(ctx, site.Release{Authority: r.Authority, Kind: "interrupted", Detail: "the runner's process restarted", Log: r.Log})
+	reply, err := n.proposer.Propose(ctx, site.Release{Authority: r.Authority, Kind: "interrupted", Detail: "the runner's process restarted", Log: named(r.Log)})
 	if err != nil {
 		return ctx.Err() == nil
 	}

@@ -71,6 +71,11 @@ func (g *oneLog) Propose(_ context.Context, b []byte) (consensus.Result, error) 
 // the log is one that can be told to fail.
 func halfNode(t *testing.T) (*Node, *oneLog, completion) {
 	t.Helper()
+	return halfNodeWith(t, job.Spec{})
+}
+
+func halfNodeWith(t *testing.T, sp job.Spec) (*Node, *oneLog, completion) {
+	t.Helper()
 	n := &Node{clock: bubbleClock{time.Now()}, log: slog.New(slog.DiscardHandler), replica: replica.New(), local: newLocal(), backlog: newBacklog(), kick: make(chan struct{}, 1), session: "one"}
 	n.metrics = newMetrics(n)
 	g := &oneLog{r: n.replica, requests: map[forgeyard.MessageID]int{}}
@@ -85,7 +90,8 @@ func halfNode(t *testing.T) (*Node, *oneLog, completion) {
 	}
 	do(site.Init{Site: forgeyard.SiteID(NewID(n.clock)), Name: "lab", Config: sitecfg.DefaultSite(), Runner: "R1", Node: "n1", Peer: "p1"})
 	do(site.Register{Runner: "R1", Session: "one"})
-	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted()
+	sp.Title, sp.Steps = "j", []job.Step{{Name: "s", Run: []string{"true"}}}
+	sp = sp.Defaulted()
 	sub, err := site.Value[site.Submitted](do(site.Submit{Kind: job.Build, Spec: sp.Canonical(), SpecID: cas.Sum(sp.Canonical())}))
 	if err != nil {
 		t.Fatal(err)

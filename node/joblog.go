@@ -181,7 +181,7 @@ func (x *execution) putBackLog(l []job.LogChunk) {
 	x.log = append(slices.Clone(l), x.log...)
 }
 
-// unsent are the chunks of the log that the site does not know yet.
+// unsent are the chunks of the log that the site does not know yet, as one command names them.
 func (x *execution) unsent(all []job.LogChunk) []job.LogChunk {
 	known := x.job.LogSeq
 	if j, ok := x.n.replica.State().Jobs.Get(x.authority.Job); ok {
@@ -193,5 +193,15 @@ func (x *execution) unsent(all []job.LogChunk) []job.LogChunk {
 			out = append(out, c)
 		}
 	}
-	return out
+	return named(out)
+}
+
+// named are the parts that one command names of those that the site does not know. More than
+// a job's record has would only make the command too large to be committed; but how far the
+// numbers went it must know, and that is in the last.
+func named(all []job.LogChunk) []job.LogChunk {
+	if len(all) <= site.MaxLogChunks {
+		return all
+	}
+	return append(slices.Clone(all[:site.MaxLogChunks]), all[len(all)-1])
 }

@@ -240,14 +240,7 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 	switch e.Kind {
 	case runner.EndCompleted:
 		r.Log = x.unsent(e.Log)
-		early := x.job.Spec.Durability != job.Ephemeral
-		if early {
-			x.copyLog(ctx, e.Log)
-		}
-		x.n.deliver(ctx, x.completion(r), x.attempt.KeepCompletion)
-		if !early {
-			x.copyLog(ctx, e.Log)
-		}
+		x.deliver(ctx, r, e.Log, x.attempt.KeepCompletion)
 		return
 	case runner.EndLease:
 		x.n.work.Go(func() { x.tellStopped(ctx) })
@@ -265,6 +258,23 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 		x.release(ctx, "interrupted", "the program asks to be run later", e.Clean, e.Log)
 	}
 	x.n.over(x.authority.Lease)
+}
+
+// deliver delivers a result. The rest of its log is copied before it is proposed where the
+// job asks for copies, but not before it is written down: a process that dies while it
+// copies would lose a finished result for them.
+func (x *execution) deliver(ctx context.Context, r job.Result, log []job.LogChunk, keep func([]byte) error) {
+	copies := x.job.Spec.Durability != job.Ephemeral
+	x.n.deliver(ctx, x.completion(r), func(b []byte) error {
+		err := keep(b)
+		if copies {
+			x.copyLog(ctx, log)
+		}
+		return err
+	})
+	if !copies {
+		x.copyLog(ctx, log)
+	}
 }
 
 // stoppedTime bounds how long the site is told that a tree is dead.

@@ -378,11 +378,11 @@ func (c *change) addLog(j *Job, chunks []job.LogChunk) {
 			continue
 		}
 		switch {
-		case len(j.Log) < maxLogChunks:
+		case len(j.Log) < MaxLogChunks:
 			j.Log = append(slices.Clone(j.Log), k)
 		case !j.LogFull:
 			j.LogFull = true
-			c.tell(*j, job.EventError, "", "the log has %d parts, the bound; what follows number %d is not kept", maxLogChunks, j.LogSeq)
+			c.tell(*j, job.EventError, "", "the log has %d parts, the bound; what follows number %d is not kept", MaxLogChunks, j.LogSeq)
 		}
 		j.LogSeq = k.LastSeq
 	}

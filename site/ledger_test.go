@@ -441,7 +441,7 @@ func TestMessagesAndErrors(t *testing.T) {
 		t.Errorf("%+v %v", r, texts(ev))
 	}
 	var log []job.LogChunk
-	for n := range uint64(maxLogChunks + 3) {
+	for n := range uint64(MaxLogChunks + 3) {
 		log = append(log, job.LogChunk{Digest: cas.Sum([]byte("log")), FirstSeq: n + 1, LastSeq: n + 1, Size: 1})
 	}
 	l.must(Release{Authority: a, Kind: "interrupted", Detail: "so", Log: log})

@@ -18,8 +18,8 @@ const (
 	maxEpochs       = 32 // epoch records a job keeps
 	maxLate         = 8
 	maxAvoid        = 16
-	maxRetries      = 5 // runner-side failures of one job before it fails for good
-	maxLogChunks    = 512
+	maxRetries      = 5     // runner-side failures of one job before it fails for good
+	MaxLogChunks    = 512   // parts of a log that a job's record has
 	MaxReportedLog  = 256   // parts of a log in one report: 23 KB of an entry
 	maxEvents       = 2_000 // events of one run; what follows the last is summed up in its terminal event
 	maxOutbox       = 100_000
