@@ -133,7 +133,7 @@ type Memory struct {
 	runners map[forgeyard.RunnerID]Sign
 	returns map[forgeyard.RunnerID]back
 	gap     time.Duration // a longer silence is a loss; set by Step
-	avoided map[avoidKey]forgeyard.Instant
+	avoided map[avoidKey]refusals
 	devices map[forgeyard.DeviceLeaseID]forgeyard.Instant // first seen here
 
 	sessions map[forgeyard.RunnerID]seenSession
@@ -150,13 +150,21 @@ type holder struct {
 type avoidKey struct {
 	job    forgeyard.JobID
 	runner forgeyard.RunnerID
-	index  uint64
+}
+
+// refusals are those of one runner for one job. The job's record has room for a few runners
+// only: what it forgets for others is remembered here until the job ends, or a runner would
+// be asked again at once, and among many that refuse one would be asked all the time.
+type refusals struct {
+	last  site.Avoidance
+	since forgeyard.Instant // seen here first
+	times int               // seen in this leadership
 }
 
 // NewMemory starts the memory of a leader elected now: every lease counts anew.
 func NewMemory(now forgeyard.Instant) *Memory {
 	return &Memory{
-		Elected: now, leases: map[forgeyard.LeaseID]holder{}, runners: map[forgeyard.RunnerID]Sign{}, avoided: map[avoidKey]forgeyard.Instant{},
+		Elected: now, leases: map[forgeyard.LeaseID]holder{}, runners: map[forgeyard.RunnerID]Sign{}, avoided: map[avoidKey]refusals{},
 		devices: map[forgeyard.DeviceLeaseID]forgeyard.Instant{}, sessions: map[forgeyard.RunnerID]seenSession{}, disabled: map[forgeyard.LeaseID]forgeyard.Instant{},
 		returns: map[forgeyard.RunnerID]back{},
 	}
@@ -176,9 +184,9 @@ func (m *Memory) Observe(now forgeyard.Instant, s *site.State) {
 // observe takes note of one open job, and returns 1 if it has a lease.
 func (m *Memory) observe(now forgeyard.Instant, j *site.Job) int {
 	for _, a := range j.Avoid {
-		k := avoidKey{j.ID, a.Runner, a.Index}
-		if _, ok := m.avoided[k]; !ok {
-			m.avoided[k] = now
+		k := avoidKey{j.ID, a.Runner}
+		if r := m.avoided[k]; r.times == 0 || r.last.Index < a.Index {
+			m.avoided[k] = refusals{last: a, since: now, times: r.times + 1}
 		}
 	}
 	state := j.Lease.State

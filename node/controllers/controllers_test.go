@@ -215,6 +215,83 @@ func TestAvoid(t *testing.T) {
 	r.want("offer to n1")
 }
 
+// Each time that a runner refuses a job it is left alone for twice as long, to a bound, and
+// its next process is asked at once: what it lacks it may lack for ever.
+func TestAvoidGrows(t *testing.T) {
+	r := newRig(t)
+	yes := true
+	r.apply(site.MemberSet{Runner: r.r[1], Disabled: &yes})
+	id := r.submit(nil)
+	refuse := func() {
+		t.Helper()
+		r.hello()
+		r.want("offer to n1")
+		r.obey()
+		j, _ := r.s.Jobs.Get(id)
+		r.apply(site.Reject{Authority: j.Lease.Authority, Reason: job.RejectLocalPolicy})
+	}
+	for _, pause := range []time.Duration{patience, 2 * patience, 4 * patience, 8 * patience, 16 * patience, 16 * patience} {
+		refuse()
+		r.want("")
+		r.after(pause - time.Millisecond)
+		r.hello()
+		r.want("")
+		r.after(time.Millisecond)
+	}
+	refuse()
+	r.want("")
+	m, _ := r.s.Members.Get(r.r[0])
+	r.apply(site.Register{Runner: m.Runner, Session: "again", Caps: m.Caps})
+	r.in.Mem.Hello(m.Runner, Sign{Session: "again", At: r.now})
+	r.want("offer to n1")
+}
+
+// The record of a job names sixteen runners that refused it. Where there are more, each is
+// asked once in its time all the same; and what is remembered of them ends with the job.
+func TestManyRefuse(t *testing.T) {
+	r := newRig(t)
+	m, _ := r.s.Members.Get(r.r[0])
+	all := []forgeyard.RunnerID{r.r[0], r.r[1]}
+	sessions := map[forgeyard.RunnerID]forgeyard.SessionID{r.r[0]: "S1", r.r[1]: "S2"}
+	r.apply(site.TokenCreate{Token: "U", Expires: forgeyard.WallOf(r.at.Add(time.Hour)), Uses: 20})
+	for i := len(all); i < 17; i++ {
+		r.at = r.at.Add(time.Second)
+		v, err := site.Value[site.Joined](r.apply(site.Join{Token: "U", Peer: fmt.Sprint("q", i), Name: fmt.Sprint("m", i)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, sessions[v.Runner] = append(all, v.Runner), forgeyard.SessionID(fmt.Sprint("S", i+1))
+		r.apply(site.Register{Runner: v.Runner, Session: sessions[v.Runner], Caps: m.Caps})
+	}
+	id := r.submit(nil)
+	offers := map[forgeyard.RunnerID]int{}
+	for range 10 * len(all) {
+		for _, who := range all {
+			r.in.Mem.Hello(who, Sign{Session: sessions[who], At: r.now})
+		}
+		r.obey()
+		j, _ := r.s.Jobs.Get(id)
+		if !j.Lease.Live() {
+			break
+		}
+		offers[j.Lease.Authority.Runner]++
+		r.apply(site.Reject{Authority: j.Lease.Authority, Reason: job.RejectLocalPolicy})
+	}
+	if len(offers) != len(all) {
+		t.Fatalf("%d of %d were asked", len(offers), len(all))
+	}
+	for who, n := range offers {
+		if n != 1 {
+			t.Errorf("%s was asked %d times at once", who, n)
+		}
+	}
+	r.apply(site.Cancel{Job: id})
+	r.step()
+	if n := len(r.in.Mem.avoided); n != 0 {
+		t.Errorf("%d refusals of a job that ended are remembered", n)
+	}
+}
+
 // CK-161: the next epoch comes after the lease of the one before is over, and never sooner.
 // The granter waits longer than the holder (decision 1); an offer is nobody's yet, so
 // the job's policy does not stretch it; a new leader counts the whole length anew.

@@ -16,14 +16,14 @@ func TestCopyIsWhole(t *testing.T) {
 		m := NewMemory(forgeyard.Instant(time.Hour))
 		m.Hello("r", Sign{Session: "s", At: 2})
 		m.leases["l"] = holder{heard: 3, state: lease.Accepted}
-		m.avoided[avoidKey{"j", "r", 4}] = 5
+		m.avoided[avoidKey{"j", "r"}] = refusals{since: 5, times: 1}
 		m.devices["d"] = 6
 		m.sessions["r"], m.disabled["l"], m.ready = seenSession{"s", 7}, 8, 9
 		return m
 	}
 	changes := []func(*Memory){
 		func(m *Memory) { m.Elected++ }, func(m *Memory) { m.mark("l", true) }, func(m *Memory) { m.Hello("r", Sign{Session: "t", At: 2}) },
-		func(m *Memory) { m.avoided[avoidKey{"j", "r", 4}]++ }, func(m *Memory) { delete(m.devices, "d") },
+		func(m *Memory) { m.avoided[avoidKey{"j", "r"}] = refusals{since: 5, times: 2} }, func(m *Memory) { delete(m.devices, "d") },
 		func(m *Memory) { m.sessions["r"] = seenSession{"s", 8} }, func(m *Memory) { delete(m.disabled, "l") }, func(m *Memory) { m.ready++ },
 		func(m *Memory) { m.returns["r"] = back{times: 2} }, func(m *Memory) { m.gap++ },
 	}

@@ -18,8 +18,9 @@ import (
 // renewal intervals: two may be lost.
 const heardWithin = 3
 
-// patience is how long a job stays away from a runner that refused it, doubled
-// with each failure on the runners' side.
+// patience is how long a job stays away from a runner that refused it, doubled with each
+// failure on the runners' side, and each time that this one refused it: what a runner lacks
+// for it may be lacking for ever, and each offer is written down.
 const patience = 5 * time.Second
 
 // Candidate is one runner and what keeps a job from it; no reasons: it can serve.
@@ -231,18 +232,19 @@ func noRoom(m site.Member, sp job.Spec, u usage) []string {
 	return why
 }
 
+// avoids says that a job stays away from a runner that refused it, or nothing. Another process
+// there may take it.
 func (s *stepper) avoids(j site.Job, m site.Member) string {
-	for _, a := range j.Avoid {
-		if a.Runner != m.Runner || a.Session != m.Session.ID {
-			continue
-		}
-		until := s.in.Mem.avoided[avoidKey{j.ID, a.Runner, a.Index}].Add(patience << min(j.Retries, 4))
-		if until > s.now {
-			s.at(until)
-			return "it refused this job a moment ago: " + a.Reason
-		}
+	r := s.in.Mem.avoided[avoidKey{j.ID, m.Runner}]
+	if r.times == 0 || r.last.Session != m.Session.ID {
+		return ""
 	}
-	return ""
+	until := r.since.Add(patience << min(max(j.Retries, r.times-1), 4))
+	if until <= s.now {
+		return ""
+	}
+	s.at(until)
+	return "it refused this job a moment ago: " + r.last.Reason
 }
 
 // score prefers the host of the job's devices, then the runner that had the last
