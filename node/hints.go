@@ -10,9 +10,10 @@ import (
 )
 
 // hints are what the log says of who has what: the nodes that acknowledged a durable copy
-// of an output, a log or a checkpoint before it was committed. They are in memory: the
-// first question reads the jobs once, and from then on each commit adds its own. A hint
-// that is out of date costs a question.
+// of an output or a checkpoint before it was committed. Of the parts of a log it says only
+// what they are: who has those is asked for. Hints are in memory: the first question reads
+// the jobs once, and from then on each commit adds its own. A hint that is out of date costs
+// a question.
 type hints struct {
 	mu    sync.Mutex // guards all below
 	asked bool       // somebody wanted to know
@@ -73,9 +74,6 @@ func (c copies) learn(j site.Job) {
 	if r := j.Result; r != nil {
 		for _, o := range r.Outputs {
 			c[o.Digest] = r.Replicas
-		}
-		for _, l := range r.Log {
-			c[l.Digest] = r.Replicas
 		}
 	}
 	for _, k := range j.Checkpoints {

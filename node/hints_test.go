@@ -19,7 +19,7 @@ func hintJob(id int) site.Job {
 	return site.Job{
 		ID:          forgeyard.JobID(fmt.Sprint(id)),
 		Checkpoints: []checkpoint.Commit{{Manifest: name("manifest"), Payload: name("payload"), Replicas: who[:1]}},
-		Result:      &job.Result{Outputs: []job.Output{{Digest: name("output")}}, Log: []job.LogChunk{{Digest: name("log")}}, Replicas: who},
+		Result:      &job.Result{Outputs: []job.Output{{Digest: name("output")}}, Replicas: who},
 	}
 }
 
@@ -39,7 +39,7 @@ func TestHints(t *testing.T) {
 	state := func() *site.State { reads++; return st }
 	knows := func(id int) {
 		t.Helper()
-		for what, n := range map[string]int{"manifest": 1, "payload": 1, "output": 2, "log": 2} {
+		for what, n := range map[string]int{"manifest": 1, "payload": 1, "output": 2} {
 			if got := h.of(cas.Sum(fmt.Appendf(nil, "%s %d", what, id)), state); len(got) != n || !slices.Contains(got, "A") {
 				t.Errorf("%s %d: %v", what, id, got)
 			}
@@ -55,14 +55,14 @@ func TestHints(t *testing.T) {
 	if reads != 1 {
 		t.Errorf("the jobs were read %d times", reads)
 	}
-	for id := range maxFreshHints/4 + 2 {
+	for id := range maxFreshHints/3 + 2 {
 		commit(id + 3)
 	}
 	if len(h.fresh) > maxFreshHints {
 		t.Errorf("%d are remembered", len(h.fresh))
 	}
 	knows(1)
-	knows(maxFreshHints/4 + 2)
+	knows(maxFreshHints/3 + 2)
 	if reads != 2 {
 		t.Errorf("the jobs were read %d times", reads)
 	}
