@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -41,7 +43,11 @@ func (n *Node) upkeepLoop(ctx context.Context) error {
 		}
 		if now >= nextPins {
 			if _, _, err := n.dropPins(ctx); err != nil && ctx.Err() == nil {
-				n.log.Warn("what nothing needs stays pinned", "err", err)
+				level := slog.LevelWarn
+				if errors.Is(err, errBehind) {
+					level = slog.LevelDebug // as after each start; the next look is not far
+				}
+				n.log.Log(ctx, level, "what nothing needs stays pinned", "err", err)
 			}
 			n.relieve(ctx)
 			n.renewCredential(ctx)
