@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/pnet"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/core/transport"
@@ -68,13 +70,6 @@ func hostOptions(id Identity) ([]libp2p.Option, error) {
 		libp2p.UDPBlackHoleSuccessCounter(nil), libp2p.IPv6BlackHoleSuccessCounter(nil),
 		libp2p.SwarmOpts(swarm.WithDialRanker(tcpFirst)),
 	}, nil
-}
-
-func newQUICTransport(id libp2ptls.IdentityOption) any {
-	return func(key crypto.PrivKey, cm *quicreuse.ConnManager, psk pnet.PSK, g connmgr.ConnectionGater, rm network.ResourceManager) (transport.Transport, error) {
-		t, err := quic.NewTransport(key, cm, psk, g, rm, quic.WithTLSIdentityOption(id))
-		return quicTransport{t}, err
-	}
 }
 
 // tcpFirst gives TCP a head start: QUIC costs three times the CPU (measured).
@@ -136,6 +131,45 @@ func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
 		return nil, err
 	}
 	return t.upgrader.UpgradeGatedMaListener(t, t.upgrader.GateMaListener(t.m.direct.demux(l))), nil
+}
+
+// quicTransport is libp2p's, except that a dial of a port that nobody has ends at once,
+// as it does over TCP. Without that, the handshake is repeated until somebody is there:
+// after a restart of the peer all its links would be QUIC, which costs three times the
+// CPU, and by which no end of a process is noticed.
+type quicTransport struct{ transport.Transport }
+
+func (t quicTransport) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport.CapableConn, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	addr := udpAddr(a)
+	go func() {
+		if udpRefuses(ctx, addr) {
+			cancel(forgeyard.Errorf("dial", forgeyard.Unavailable, "%s: connection refused", addr))
+		}
+	}()
+	c, err := t.Transport.Dial(ctx, a, p)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return nil, cause
+	}
+	return c, err
+}
+
+// ListenOrder and Close are looked for by libp2p beside the interface.
+func (t quicTransport) ListenOrder() int { return quic.ListenOrder }
+
+func (t quicTransport) Close() error {
+	if c, ok := t.Transport.(interface{ Close() error }); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+func newQUICTransport(id libp2ptls.IdentityOption) any {
+	return func(key crypto.PrivKey, cm *quicreuse.ConnManager, psk pnet.PSK, g connmgr.ConnectionGater, rm network.ResourceManager) (transport.Transport, error) {
+		t, err := quic.NewTransport(key, cm, psk, g, rm, quic.WithTLSIdentityOption(id))
+		return quicTransport{t}, err
+	}
 }
 
 // newHost starts the host on one port number for TCP and QUIC.

@@ -8,13 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/libp2p/go-libp2p/core/transport"
-	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
-
-	"github.com/forgeyard/forgeyard-node"
 )
 
 // knock is what comes of opening a connection and saying nothing.
@@ -104,35 +99,3 @@ const (
 	firstKnock = 10 * time.Millisecond
 	lastKnock  = time.Second
 )
-
-// quicTransport is libp2p's, except that a dial of a port that nobody has ends at once,
-// as it does over TCP. Without that, the handshake is repeated until somebody is there:
-// after a restart of the peer all its links would be QUIC, which costs three times the
-// CPU, and by which no end of a process is noticed.
-type quicTransport struct{ transport.Transport }
-
-func (t quicTransport) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport.CapableConn, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	addr := udpAddr(a)
-	go func() {
-		if udpRefuses(ctx, addr) {
-			cancel(forgeyard.Errorf("dial", forgeyard.Unavailable, "%s: connection refused", addr))
-		}
-	}()
-	c, err := t.Transport.Dial(ctx, a, p)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		return nil, cause
-	}
-	return c, err
-}
-
-// ListenOrder and Close are looked for by libp2p beside the interface.
-func (t quicTransport) ListenOrder() int { return quic.ListenOrder }
-
-func (t quicTransport) Close() error {
-	if c, ok := t.Transport.(interface{ Close() error }); ok {
-		return c.Close()
-	}
-	return nil
-}

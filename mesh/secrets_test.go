@@ -40,7 +40,7 @@ func testEnrolment(t *testing.T, s *testSite) (Identity, Enrolment) {
 }
 
 // A join token, a key, a secret value never appears in a log line, an error or JSON, in any
-// spelling (RA-253; a job has no secrets in this version).
+// spelling (RA-253; for those of a job see TestSecrets of node/runner).
 func TestSecretsAreNeverPrinted(t *testing.T) {
 	s := newTestSite(t, "north")
 	tok := testToken(t, s)
