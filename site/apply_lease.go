@@ -184,10 +184,15 @@ func (c *change) reject(b Reject) error {
 	if j.Lease.State != lease.Offered {
 		return forgeyard.Errorf("reject", forgeyard.Conflict, "lease %s was accepted; after that an attempt ends with a result", b.Authority.Lease)
 	}
-	c.endLease(&j, lease.EndRejected, string(b.Reason)+": "+b.Detail)
+	why := string(b.Reason) + ": " + b.Detail
+	c.endLease(&j, lease.EndRejected, why)
 	j.Phase = job.PhaseRejected
-	c.avoid(&j, b.Authority, string(b.Reason)+": "+b.Detail)
-	c.requeue(&j, fmt.Sprintf("%s rejected it: %s", c.memberName(b.Authority.Runner), b.Reason))
+	c.avoid(&j, b.Authority, why)
+	told := string(b.Reason)
+	if b.Detail != "" && c.Allows(FormatLeases) {
+		told = forgeyard.Clip(why, 200)
+	}
+	c.requeue(&j, fmt.Sprintf("%s rejected it: %s", c.memberName(b.Authority.Runner), told))
 	c.putJob(j)
 	return nil
 }
