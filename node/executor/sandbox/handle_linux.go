@@ -76,7 +76,9 @@ func (h *handle) awaitStart(ctx context.Context) error {
 		select {
 		case <-h.done:
 			h.mu.Lock()
-			ran := h.reported
+			// The kernel may kill bubblewrap for the memory that the workload took, before anyone
+			// looked: that is the workload's end.
+			ran := h.reported || h.exit.OOM
 			h.mu.Unlock()
 			if ran {
 				return nil

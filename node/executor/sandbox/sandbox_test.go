@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -240,5 +241,22 @@ func TestRootless(t *testing.T) {
 	out, err := c.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// TestOutOfMemoryBeforeItWasSeen: where the kernel kills bubblewrap itself for memory, the
+// step ran out of memory; nothing is wrong with the sandbox of this node.
+func TestOutOfMemoryBeforeItWasSeen(t *testing.T) {
+	b := exectest.New(t, fresh(t))
+	c, err := b.Exec.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(c.Limits, "memory") {
+		t.Skipf("memory is not enforced here: %s", c.Version)
+	}
+	r := b.MustStart("exit 0", func(r *executor.Request) { r.Limits.Memory = 64 << 10 })
+	if x := b.Finish(r); !x.OOM {
+		t.Errorf("bubblewrap in 64 KiB gave %+v", x)
 	}
 }
