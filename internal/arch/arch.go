@@ -12,6 +12,8 @@
 //	wiring   no init function, no blank import: main wires everything
 //	seam     only tests and the simulation take a guard of the log out
 //	budget   functions, files and packages that fit a sitting, or a reason
+//	rooms    each part of a runner has its package, and what is one package's
+//	         business is done nowhere else
 //
 // Every check is a function from a tree to findings, so that the tests can show
 // each of them a small broken tree before they trust it with the real one.
