@@ -231,7 +231,7 @@ func (fakeConn) GetStreams() []network.Stream { return nil }
 func (fakeConn) Close() error                 { return nil }
 
 // RA-091: whoever cannot show a credential of this site, of its own key and still good, does
-// not come far enough to register.
+// not come far enough to register: that comes before anything else (RA-009, RA-532).
 func TestCredentialsThatAreRefused(t *testing.T) {
 	north, south := newTestSite(t, "north"), newTestSite(t, "south")
 	now := time.Now()
@@ -280,7 +280,7 @@ func dialErr(t *testing.T, a, b *Mesh) error {
 	return err
 }
 
-// RA-093, RA-151: no version in common is a refusal that says so; of those in common the highest is
+// RA-010, RA-093, RA-151: no version in common is a refusal that says so; of those in common the highest is
 // spoken. Who is refused here never comes online (RA-498).
 func TestVersionsMustOverlap(t *testing.T) {
 	s := newTestSite(t, "north")

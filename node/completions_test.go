@@ -115,7 +115,8 @@ func (n *Node) jobNow(t *testing.T, id forgeyard.JobID) site.Job {
 }
 
 // E13: a finished result is tried for as long as it takes, always as the same message,
-// and counts once (RA-449, RA-518, RA-561). Before the first try it is written down.
+// and counts once (RA-025, RA-449, RA-492, RA-518, RA-539, RA-561). Before the first try it is
+// written down.
 func TestCompletionIsTriedUntilAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, g, c := halfNode(t)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -13,7 +14,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
-// RA-437, RA-500: a machine that changed registers what it is now, under the session that it
+// RA-012, RA-437, RA-500: a machine that changed registers what it is now, under the session that it
 // has; one that did not writes nothing.
 func TestRefreshRegistersAChange(t *testing.T) {
 	p := makeSite(t, 1)[0]
@@ -39,6 +40,11 @@ func TestRefreshRegistersAChange(t *testing.T) {
 	p.wait("the change", func() bool { return member().cpu == int64(bound) })
 	if now := member(); now.digest == before.digest || now.session != before.session {
 		t.Errorf("%+v after %+v", now, before)
+	}
+	// RA-483: which ability it was, the site's events say.
+	history := n.replica.State().History
+	if last := history[len(history)-1]; last.Kind != "capability" || !strings.Contains(last.Text, fmt.Sprintf("cpu %dm, was %dm", bound, before.cpu)) {
+		t.Errorf("the site's last event is %+v", last)
 	}
 }
 

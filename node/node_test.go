@@ -199,7 +199,7 @@ job:
   resources: {cpu: 0.1, memory: 64MiB, disk: 64MiB, pids: 32}
 `
 
-// RA-068, RA-069, RA-070: a node that is started again is the same runner in a new session,
+// RA-068, RA-069, RA-070, RA-007, RA-008: a node that is started again is the same runner in a new session,
 // which the log has in the place of the one before; nothing of that is found on the disk
 // and used again (RA-497, RA-544, RA-545).
 func TestRestartIsANewSession(t *testing.T) {

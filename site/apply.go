@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -349,6 +350,7 @@ func (c *change) register(b Register) (Registered, error) {
 	}
 	before := m.Session
 	fresh := before.ID != b.Session
+	c.noteChanges(m, b)
 	m.Caps, m.Digest, m.Addrs, m.Gossip = b.Caps, b.Digest, b.Addrs, b.Gossip
 	if b.Labels != nil {
 		m.Labels = b.Labels
@@ -371,6 +373,16 @@ func (c *change) register(b Register) (Registered, error) {
 	}
 	c.declareDevices(m)
 	return r, nil
+}
+
+// noteChanges says which of a machine's abilities changed since it registered last.
+func (c *change) noteChanges(m Member, b Register) {
+	if m.Session.ID == "" || !c.Allows(FormatLeases) {
+		return
+	}
+	if changes := m.Caps.ChangesTo(b.Caps); len(changes) > 0 {
+		c.note("capability", "%s: %s", m.Name, strings.Join(changes, "; "))
+	}
 }
 
 // supersede ends every lease that an older session of the member holds: nothing commits

@@ -5,15 +5,18 @@ import (
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
 )
 
 // A member that may not vote speaks for itself: it cannot make tokens, lead, or act in
 // another's name (§3, decision 29). So a runner decides nothing about the state of jobs
-// (RA-547) and gives work to nobody (RA-548): it says what it did, in its own name. Nor does
-// it give itself, or a node that it lets in, a right that it has not (RA-567).
+// (RA-001, RA-040, RA-547) and gives work to nobody (RA-548): it says what it did, in its own
+// name. Nor does it give itself, or a node that it lets in, a right that it has not (RA-567),
+// and what its labels say gives it none (RA-356).
 func TestRights(t *testing.T) {
+	boasts := map[string]string{"role": "voter", "trust": "signing", "admin": "true"}
 	s := &State{}
-	s.Members = s.Members.Put("voter", Member{Runner: "voter", MayVote: true}).Put("runner", Member{Runner: "runner"}).Put("gone", Member{Runner: "gone", MayVote: true, Removed: true})
+	s.Members = s.Members.Put("voter", Member{Runner: "voter", MayVote: true}).Put("runner", Member{Runner: "runner", Labels: boasts, Caps: job.Capabilities{Labels: boasts}}).Put("gone", Member{Runner: "gone", MayVote: true, Removed: true})
 	mine, others := forgeyard.Authority{Runner: "runner"}, forgeyard.Authority{Runner: "voter"}
 	yes := true
 	for _, c := range []struct {

@@ -3,6 +3,7 @@ package site
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -114,7 +115,8 @@ func essence(j Job) string {
 
 // RA-084: before a process has registered, no lease is granted to it; nor is one to the
 // session before, once it has. RA-087: a registration brings who it is, its version, the
-// formats it reads (RA-090, RA-096) and what its machine can do, with the digest of that.
+// formats it reads (RA-090, RA-096) and what its machine can do (RA-011), with the digest of
+// that (RA-532).
 func TestNoLeaseBeforeRegistration(t *testing.T) {
 	l := newLab(t)
 	id, _ := l.submitted("a")
@@ -137,6 +139,42 @@ func TestNoLeaseBeforeRegistration(t *testing.T) {
 	// RA-148: what is offered is the lease with the whole spec, under the spec's own name.
 	if j, _ := l.s.Jobs.Get(id); j.Lease.Authority != a || a.Spec != cas.Sum(j.Spec.Canonical()) || len(j.Spec.Steps) == 0 {
 		t.Errorf("%+v", j)
+	}
+}
+
+// RA-483: what a machine can do no more, or can do now, stands in the site's events, whether
+// the same process found it out or the next one.
+func TestChangesOfCapabilitiesAreEvents(t *testing.T) {
+	l := newLab(t)
+	events := func() (all []string) {
+		for _, e := range l.s.History {
+			if e.Kind == "capability" {
+				all = append(all, e.Text)
+			}
+		}
+		return all
+	}
+	register := func(session forgeyard.SessionID, c job.Capabilities) {
+		l.must(Register{Formats: Formats, Runner: "R1", Session: session, Caps: c})
+	}
+	able := job.Capabilities{OS: "linux", MilliCPU: 4000, Toolchains: []job.Toolchain{{Name: "gcc", Source: "host"}}}
+	less := job.Capabilities{OS: "linux", MilliCPU: 2000}
+	register("two", able)
+	if n := len(events()); n != 0 {
+		t.Fatalf("in a log of format 1, whose programs do not write it: %q", events())
+	}
+	l.raise()
+	register("two", able)
+	register("three", able)
+	if n := len(events()); n != 0 {
+		t.Fatalf("nothing changed: %q", events())
+	}
+	register("three", less)
+	register("four", able)
+	m, _ := l.s.Members.Get("R1")
+	want := []string{m.Name + ": cpu 2000m, was 4000m; toolchain gcc (host) is gone", m.Name + ": cpu 4000m, was 2000m; toolchain gcc (host) is new"}
+	if got := events(); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -268,7 +306,8 @@ func TestOnlyTheCompletionEndsAJob(t *testing.T) {
 // E06: a restarted agent cannot revive what its predecessor ran. The lease is of the old
 // session, so the new one has no authority over it, neither by what it finds on its disk
 // nor with its own session in the old one's place; it gets the work only by a grant of its
-// own, with a higher epoch (RA-171, RA-457, RA-521, RA-564).
+// own, with a higher epoch (RA-171, RA-457, RA-521, RA-564): it finalises what is current and
+// nothing else (RA-006).
 func TestE06RestartRevivesNothing(t *testing.T) {
 	probe := newLab(t)
 	for name := range probe.acts(forgeyard.Authority{}) {

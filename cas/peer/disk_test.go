@@ -115,6 +115,39 @@ func TestOnTheRealStore(t *testing.T) {
 	}
 }
 
+// RA-024, RA-516: what a result names reaches another node as that or not at all. An output
+// that rotted between its capture and its delivery is found by its digest: the delivery fails,
+// and nobody holds, pins or acknowledges it.
+func TestDamagedOutputReachesNobody(t *testing.T) {
+	a, as, ah := diskNode(t, t.TempDir())
+	_, bs, bh := diskNode(t, t.TempDir())
+	if err := ah.Connect(t.Context(), libpeer.AddrInfo{ID: bh.ID(), Addrs: bh.Addrs()}); err != nil {
+		t.Fatal(err)
+	}
+	out, other := putDisk(t, as, noise(1, 2*cas.BlockSize+9)), putDisk(t, as, noise(2, cas.BlockSize))
+	path, release, err := as.Path(t.Context(), out.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	rot(t, path)
+	if err := a.Replicate(t.Context(), bh.ID().String(), []Root{{Blob, other}, {Blob, out}}, "attempt/1", time.Time{}); err == nil {
+		t.Fatal("it was acknowledged")
+	}
+	pins, err := bs.Pins(t.Context())
+	if err != nil || bs.Has(t.Context(), out.Digest) {
+		t.Fatalf("the other node has it; %v", err)
+	}
+	for _, p := range pins {
+		if p.Owner == "attempt/1" {
+			t.Errorf("%+v", p)
+		}
+	}
+	if err := a.Replicate(t.Context(), bh.ID().String(), []Root{{Blob, other}}, "attempt/1", time.Time{}); err != nil {
+		t.Errorf("what is sound goes: %v", err)
+	}
+}
+
 // C02 for many small files at once, which go to the store together: of two holders one
 // has some wrong bytes. It is named, its right ones count, and all files come.
 func TestC02WrongOnesAmongMany(t *testing.T) {

@@ -187,7 +187,7 @@ func (a *app) siteEvents() *cobra.Command {
 		},
 	})
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
-	c.Flags().StringVar(&kind, "kind", "", "only those: lease, uplink, readiness, member, session, config, stale …")
+	c.Flags().StringVar(&kind, "kind", "", "only those: lease, uplink, readiness, member, session, capability, config, stale …")
 	c.Flags().Uint64Var(&after, "after", 0, "only what came after this index of the log")
 	return c
 }

@@ -319,7 +319,7 @@ func TestCancel(t *testing.T) {
 // RA-304, RA-314, RA-315, RA-316, RA-317, RA-446: after a lost link the same session is answered lease by lease, though
 // its own copy of the log has seen nothing of what happened meanwhile: what is to go on goes
 // on under a new deadline, what was cancelled is cancelled and reported, what is stale is
-// killed, and nothing of it is started again (RA-445, RA-540, RA-565).
+// killed (RA-030), and nothing of it is started again (RA-026, RA-445, RA-494, RA-540, RA-565).
 func TestResync(t *testing.T) {
 	r := newRig(t)
 	small := func(s *job.Spec) { s.Resources.MilliCPU = 100 }
@@ -361,7 +361,8 @@ func TestStop(t *testing.T) {
 
 // Whatever placement thought, the runner looks again (07§226), before any work (07§34,
 // RA-160): whether it can do what the spec asks (RA-153), has what it takes (RA-155) and is
-// to take anything at all (RA-156). It says why it refuses (RA-014, RA-142, RA-501).
+// to take anything at all (RA-156). It says why it refuses (RA-014, RA-142, RA-501). With
+// TestOnlyItsOwnOffers and TestOneStart this is the lease loop (RA-015, RA-488).
 func TestReject(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*job.Spec)

@@ -66,7 +66,8 @@ func (r *asked) Start(ctx context.Context, q executor.Request) (executor.Handle,
 }
 
 // RA-510: the executor is asked for what the spec says, each step in its order, and for
-// nothing else.
+// nothing else: no text from elsewhere is run (RA-003). Whatever runs, an executor was asked
+// for (RA-490, RA-537), with the reservation that the spec names (RA-129).
 func TestExecutorGetsTheSpec(t *testing.T) {
 	r := &asked{Executor: executors(t)[job.SandboxProcess]}
 	b := newBench(t, func(c *Config) { c.Executors = map[job.Sandbox]executor.Executor{job.SandboxProcess: r} })

@@ -56,7 +56,7 @@ func TestCrashing(t *testing.T) {
 
 // A runner that was killed: its successor ends what it left, saves the log, and keeps the
 // completion that was under way. It finds all three where they were written while the work
-// ran, in the folder agent and in the spool (RA-172, RA-175, RA-246); no process of before is left
+// ran, in the folder agent and in the spool (RA-029, RA-172, RA-175, RA-246); no process of before is left
 // (RA-301, RA-302), nor a folder that nobody names (RA-450, RA-542): the folders are compared with
 // the records, and since a data dir has one holder there is nobody to wait for (RA-300). Of
 // each epoch it says whose it was, how far it had come, and what is left of it (RA-297).

@@ -29,9 +29,9 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 )
 
-// A whole job: inputs by digest, two steps in the build folder (RA-183), declared outputs only
-// (RA-184, RA-515, RA-559), each by the name of what the store has of it (RA-262), log, phases,
-// replicas. What it does to its copy of an input leaves the store as it was (RA-553), and
+// A whole job: inputs by digest (RA-016), two steps in the build folder (RA-183), declared outputs
+// only (RA-184, RA-515, RA-559), each by the name of what the store has of it (RA-023, RA-024,
+// RA-262, RA-492), log, phases (RA-022, RA-234, RA-491), replicas. What it does to its copy of an input leaves the store as it was (RA-553), and
 // nothing of it is left in the end (RA-439).
 func TestJob(t *testing.T) {
 	for _, kind := range []job.Sandbox{job.SandboxStrict, job.SandboxProcess} {
@@ -117,8 +117,8 @@ func checkLog(t *testing.T, b *bench, res job.Result, events []string) {
 }
 
 // Every way to fail has its own word (decision 24). Input bytes are held against their
-// digest (RA-505), and what does not match keeps the work from starting (RA-476, RA-506);
-// a sandbox that cannot be set up is no failure of the work (RA-479).
+// digest (RA-505), and what does not match keeps the work from starting (RA-017, RA-476, RA-506,
+// RA-535); a sandbox that cannot be set up is no failure of the work (RA-479).
 func TestFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec func(*bench) job.Spec
@@ -132,9 +132,9 @@ func TestFailures(t *testing.T) {
 			s.Steps[0].Sh, s.Steps[0].Run = "", []string{"no-such"}
 			return s
 		}, job.WorkloadFailed, 127},
-		"memory":    {func(*bench) job.Spec { return spec("head -c 800m /dev/zero | tail -c 700m >/dev/null") }, job.OutOfMemory, -1},
-		"run time":  {func(*bench) job.Spec { s := spec("exec sleep 1000"); s.Timeouts.Run = 300 * time.Millisecond; return s }, job.TimedOut, 143},
-		"no output": {func(*bench) job.Spec { s := spec("true"); s.Outputs = []job.OutputDecl{{Path: "out"}}; return s }, job.OutputInvalid, 0},
+		"memory RA-136": {func(*bench) job.Spec { return spec("head -c 800m /dev/zero | tail -c 700m >/dev/null") }, job.OutOfMemory, -1},
+		"run time":      {func(*bench) job.Spec { s := spec("exec sleep 1000"); s.Timeouts.Run = 300 * time.Millisecond; return s }, job.TimedOut, 143},
+		"no output":     {func(*bench) job.Spec { s := spec("true"); s.Outputs = []job.OutputDecl{{Path: "out"}}; return s }, job.OutputInvalid, 0},
 		"output leads out": {func(*bench) job.Spec {
 			s := spec("ln -s /etc/passwd out")
 			s.Outputs = []job.OutputDecl{{Path: "out"}}
@@ -157,6 +157,7 @@ func TestFailures(t *testing.T) {
 			s.Inputs = []job.Input{{Path: "../x", Digest: b.put("x").Digest, Size: 1}}
 			return s
 		}, job.PreparationFailed, 0},
+		// RA-141: whatever was said when the offer was taken, both are looked at again.
 		"sandbox not offered": {func(*bench) job.Spec { s := spec("true"); s.Sandbox = "vault"; return s }, job.PreparationFailed, 0},
 		"network":             {func(*bench) job.Spec { s := spec("true"); s.Network = job.NetworkSite; return s }, job.SandboxSetup, 0},
 		"disk promised":       {func(*bench) job.Spec { s := spec("true"); s.Resources.Disk = 1 << 60; return s }, job.DiskFull, 0},

@@ -92,7 +92,7 @@ func FuzzReadState(f *testing.F) {
 }
 
 // RA-406: an order whose kind nobody knows is none, however hard it is pressed: nothing that
-// comes over the wire can make a runner do what is not in the list.
+// comes over the wire can make a runner do what is not in the list (RA-003).
 func TestUnknownOrderIsNone(t *testing.T) {
 	for _, kind := range []checkpoint.StopKind{"", "run reboot", "Cancel"} {
 		if n := (order{kind, "so", true}).strength(); n != 0 {

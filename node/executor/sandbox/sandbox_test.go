@@ -214,7 +214,7 @@ func TestHostNetworkOnlyByPolicy(t *testing.T) {
 	}
 }
 
-// Rootless: the same suite as an ordinary user, in a child process.
+// RA-378: rootless, the same suite as an ordinary user, in a child process.
 func TestRootless(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("TestConformance already runs without root")

@@ -194,7 +194,7 @@ func TestTailFollows(t *testing.T) {
 }
 
 // RA-244, RA-245: a reader that stalls costs the writer neither time nor memory: what it did
-// not read is on the disk (RA-447, RA-513, RA-558).
+// not read is on the disk (RA-447, RA-491, RA-513, RA-538, RA-558).
 func TestSlowReaderNeverBlocks(t *testing.T) {
 	s := open(t, Config{})
 	add(t, s, "x")

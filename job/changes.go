@@ -1,0 +1,111 @@
+package job
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// ChangesTo says in words what is different in now, fact by fact, so that a person can tell
+// which of a machine's abilities went or came (07§277). Empty when nothing is.
+func (c Capabilities) ChangesTo(now Capabilities) []string {
+	var all []string
+	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	for _, f := range []struct{ name, old, now string }{
+		{"os", c.OS, now.OS},
+		{"arch", c.Arch, now.Arch},
+		{"cpu", fmt.Sprintf("%dm", c.MilliCPU), fmt.Sprintf("%dm", now.MilliCPU)},
+		{"memory", inMiB(c.Memory), inMiB(now.Memory)},
+		{"disk", inMiB(c.Disk), inMiB(now.Disk)},
+		{"max_jobs", fmt.Sprint(c.MaxJobs), fmt.Sprint(now.MaxJobs)},
+	} {
+		if f.old != f.now {
+			say("%s %s, was %s", f.name, f.now, f.old)
+		}
+	}
+	old, later := c.named(), now.named()
+	for _, what := range slices.Sorted(maps.Keys(later)) {
+		for _, x := range without(later[what], old[what]) {
+			say("%s %s is new", what, x)
+		}
+		for _, x := range without(old[what], later[what]) {
+			say("%s %s is gone", what, x)
+		}
+	}
+	return append(all, c.others(now)...)
+}
+
+// inMiB keeps small differences apart.
+func inMiB(n int64) string {
+	if n%(1<<20) != 0 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
+}
+
+// named are the facts that come in lists, each as people call it.
+func (c Capabilities) named() map[string][]string {
+	all := map[string][]string{"sandbox": nil, "toolchain": nil, "label": nil, "device": nil, "network": nil}
+	add := func(what, format string, args ...any) {
+		all[what] = append(all[what], fmt.Sprintf(format, args...))
+	}
+	for _, s := range c.Sandboxes {
+		add("sandbox", "%s (%s)", s.Kind, words(append([]string{s.Version}, s.Limits...)))
+	}
+	for _, t := range c.Toolchains {
+		verified := ""
+		if t.Verified {
+			verified = ", verified"
+		}
+		add("toolchain", "%s (%s%s)", words([]string{t.Name, t.Version}), t.Source, verified)
+	}
+	for k, v := range c.Labels {
+		add("label", "%s=%s", k, v)
+	}
+	for _, d := range c.Devices {
+		add("device", "%s (%s %s)", d.ID, d.Kind, words(append(pairs(d.Labels), d.Serial)))
+	}
+	for _, n := range c.Networks {
+		add("network", "%s", n)
+	}
+	for _, l := range all {
+		slices.Sort(l)
+	}
+	return all
+}
+
+// words are those that are not empty, with spaces between.
+func words(all []string) string {
+	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), " ")
+}
+
+func pairs(m map[string]string) []string {
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, k+"="+m[k])
+	}
+	return all
+}
+
+// without are the elements of a that are not in b.
+func without(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(x string) bool { return slices.Contains(b, x) })
+}
+
+// spelled are the fields that ChangesTo has words for.
+var spelled = []string{"OS", "Arch", "MilliCPU", "Memory", "Disk", "MaxJobs", "Sandboxes", "Toolchains", "Labels", "Devices", "Networks"}
+
+// others names the fields that have no words above, so that none changes unsaid.
+func (c Capabilities) others(now Capabilities) []string {
+	var all []string
+	a, b := reflect.ValueOf(c), reflect.ValueOf(now)
+	for i := range a.NumField() {
+		name := a.Type().Field(i).Name
+		if !slices.Contains(spelled, name) && !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+			all = append(all, fmt.Sprintf("%s %v, was %v", strings.ToLower(name), b.Field(i).Interface(), a.Field(i).Interface()))
+		}
+	}
+	return all
+}
