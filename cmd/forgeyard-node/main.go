@@ -9,6 +9,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/forgeyard/forgeyard-node/internal/cli"
@@ -22,8 +23,13 @@ func main() {
 	if keeper.Asked(os.Args) {
 		os.Exit(keeper.Main())
 	}
+	// The first thread only waits: what is done to a thread for a workload's start, which then
+	// ends with it, others would see as done to the process.
+	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, stop, cli.New("forgeyard-node"), os.Args[1:])
+	ended := make(chan int)
+	go func() { ended <- run(ctx, stop, cli.New("forgeyard-node"), os.Args[1:]) }()
+	code := <-ended
 	stop()
 	os.Exit(code)
 }

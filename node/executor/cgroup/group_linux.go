@@ -193,7 +193,7 @@ func (g *Group) OpenV2() (*os.File, error) {
 	return os.Open(g.v2)
 }
 
-// Procs lists the processes in any of the group's folders, the daemon's own left out.
+// Procs lists the processes in any of the group's folders, those of the daemon left out.
 func (g *Group) Procs() ([]int, error) {
 	var pids []int
 	for _, d := range g.dirs() {
@@ -205,7 +205,7 @@ func (g *Group) Procs() ([]int, error) {
 			return nil, forgeyard.E("cgroup read", forgeyard.Unavailable, err)
 		}
 		for _, w := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(w); err == nil && pid > 1 && pid != os.Getpid() {
+			if pid, err := strconv.Atoi(w); err == nil && pid > 1 && !daemons(pid) {
 				pids = append(pids, pid)
 			}
 		}
@@ -213,6 +213,12 @@ func (g *Group) Procs() ([]int, error) {
 	slices.Sort(pids)
 	return slices.Compact(pids), nil
 }
+
+// daemons reports whether a process is this one, or the one that started it. While a daemon
+// forks into a group of version 1, one of its threads is there (Enter), and the kernel lists
+// the daemon whole: its keeper, a child, that ends the group at that moment must not end
+// the daemon. A workload is the parent of neither.
+func daemons(pid int) bool { return pid == os.Getpid() || pid == os.Getppid() }
 
 // SignalAll signals every process but those to skip.
 func (g *Group) SignalAll(s unix.Signal, skip func(pid int) bool) error {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/needs"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
+	"github.com/forgeyard/forgeyard-node/node/executor/cgroup"
 	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/executor/process"
 	"github.com/forgeyard/forgeyard-node/node/executor/sandbox"
@@ -41,6 +43,12 @@ func TestMain(m *testing.M) {
 			fmt.Println("failed:", err)
 			os.Exit(1)
 		}
+	case os.Getenv(playDaemon) == entering:
+		if err := enterPastTheDeadline(); err != nil {
+			fmt.Println("failed:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	case os.Getenv(playDaemon) != "":
 		if err := daemon(); err != nil {
 			fmt.Println("failed:", err)
@@ -364,4 +372,68 @@ func members(groups []string) []string {
 		}
 	}
 	return all
+}
+
+// entering is a daemon that is about to fork into a tree whose deadline is over.
+const entering = "entering"
+
+func enterPastTheDeadline() error {
+	h, err := cgroup.Detect(cgroup.Options{})
+	if err != nil {
+		fmt.Println("lacking:", err)
+		return nil
+	}
+	id := fmt.Sprintf("keep-%d-1", os.Getpid())
+	g, err := h.Create(id, executor.Limits{})
+	if err != nil {
+		return err
+	}
+	clk := clock.System()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	k, err := keeper.Start(keeper.Config{Program: self, Clock: clk, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	if err := g.Enter(); err != nil {
+		return err
+	}
+	o := executor.Orphan{ID: id, Boot: executor.BootID(), Cgroups: g.Dirs()}
+	if err := k.Hold(context.Background(), o, clk.Now()); err != nil {
+		return err
+	}
+	for over := false; !over; {
+		if over, err = k.Struck(context.Background(), id); err != nil {
+			return err
+		}
+	}
+	tree := exec.Command("/bin/sleep", "1000")
+	tree.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := tree.Start(); err != nil { // born in the group, from this thread
+		return err
+	}
+	err = tree.Wait() // a sweep ends it, and nothing else does
+	if lerr := g.Leave(); lerr != nil {
+		return lerr
+	}
+	fmt.Println("the daemon lives:", err)
+	return nil
+}
+
+// The kernel lists a daemon in a group of version 1 while one of its threads forks into it.
+// The keeper that ends that group then ends what is born there, and not the daemon.
+func TestDeadlineWhileTheDaemonForks(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), playDaemon+"="+entering)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if strings.HasPrefix(string(out), "lacking:") {
+		needs.Lacking(t, "%s", out)
+	}
+	if err != nil || !strings.Contains(string(out), "the daemon lives: signal: killed") {
+		t.Errorf("%v: %s", err, out)
+	}
 }
