@@ -86,6 +86,32 @@ const skewFresh = 24 * time.Hour
 // they said when they last met; of is how many said so. It is for people and for doctor,
 // never for authority.
 func (m *Mesh) ClockOff() (off time.Duration, of int) {
+	all := m.clockOffs()
+	if len(all) == 0 {
+		return 0, 0
+	}
+	return all[len(all)/2], len(all)
+}
+
+// ClockAgainst counts the peers whose clocks say that this node's is off by at least a bound,
+// all to the same side, of those that said what theirs reads. Where they are most, and more
+// than one, it is this node's clock that is wrong and not one of theirs.
+func (m *Mesh) ClockAgainst(bound time.Duration) (against, of int) {
+	ahead, behind := 0, 0
+	all := m.clockOffs()
+	for _, off := range all {
+		switch {
+		case off >= bound:
+			ahead++
+		case off <= -bound:
+			behind++
+		}
+	}
+	return max(ahead, behind), len(all)
+}
+
+// clockOffs are how far this node's wall clock is ahead of each peer's, the least first.
+func (m *Mesh) clockOffs() []time.Duration {
 	now, wall := m.clk.Now(), m.clk.Wall()
 	var all []time.Duration
 	for _, d := range m.Doors() {
@@ -93,9 +119,6 @@ func (m *Mesh) ClockOff() (off time.Duration, of int) {
 			all = append(all, wall.Sub(d.reads.Add(time.Duration(now))))
 		}
 	}
-	if len(all) == 0 {
-		return 0, 0
-	}
 	slices.Sort(all)
-	return all[len(all)/2], len(all)
+	return all
 }

@@ -40,6 +40,11 @@ func TestE10ClockOff(t *testing.T) {
 	if off, of := a.ClockOff(); of != 1 || off < 10*time.Hour-time.Minute || off > 10*time.Hour+time.Minute {
 		t.Fatalf("off by %s, says %d", off, of)
 	}
+	for bound, want := range map[time.Duration]int{time.Hour: 1, 11 * time.Hour: 0} {
+		if against, of := a.ClockAgainst(bound); against != want || of != 1 {
+			t.Fatalf("%d of %d say that it is off by %s", against, of, bound)
+		}
+	}
 	mc.SetWall(time.Now())
 	if off, _ := a.ClockOff(); off.Abs() > time.Minute {
 		t.Fatalf("it was set right, and is off by %s", off)

@@ -12,37 +12,26 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/agent"
+	"github.com/forgeyard/forgeyard-node/node/fitness"
 	"github.com/forgeyard/forgeyard-node/node/secrets"
-)
-
-// Health of a node (07§124).
-const (
-	healthHealthy   = "healthy"
-	healthDegraded  = "degraded"
-	healthUnhealthy = "unhealthy"
 )
 
 // Outcomes of one check.
 const (
-	checkOK   = "ok"
-	checkWarn = "warn"
-	checkFail = "fail"
+	checkOK   = string(fitness.OK)
+	checkWarn = string(fitness.Warn)
+	checkFail = string(fitness.Fail)
 )
 
-// health runs the checks; the worst decides.
+// health runs all checks; package fitness says what they come to.
 func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
-	h := &forgeyardv1.Health{Status: healthHealthy, Checks: []*forgeyardv1.Health_Check{
-		n.checkDisk(), n.checkStore(ctx), n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()), n.checkKeeper(ctx), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkClock(), n.checkBacklog(),
-		n.checkCredential(), n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkSecrets(), n.checkVoters(), n.checkLogFormat(),
-	}}
-	for _, c := range h.Checks {
-		switch {
-		case c.Status == checkFail:
-			h.Status = healthUnhealthy
-		case c.Status == checkWarn && h.Status == healthHealthy:
-			h.Status = healthDegraded
-		}
-	}
+	h := &forgeyardv1.Health{Checks: n.ownChecks(ctx)}
+	h.Checks = append(h.Checks,
+		n.checkDisk(), n.checkScrub(), n.checkLayers(), n.checkWorkspaces(ctx), n.checkSandbox(), n.checkToolchains(), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()),
+		n.checkDevices(), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkGossip(), n.checkBacklog(),
+		n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkSecrets(), n.checkVoters(), n.checkLogFormat(),
+	)
+	h.Status = string(fitness.Of(findings(h.Checks)))
 	return h
 }
 
@@ -55,7 +44,7 @@ func (n *Node) checkDisk() *forgeyardv1.Health_Check {
 	free, err := freeDisk(n.dir.path)
 	switch {
 	case err != nil:
-		c.Status, c.Detail = checkFail, err.Error()
+		c.Status, c.Detail, c.Fix = checkFail, err.Error(), "look at the disk, and at how it is mounted: dmesg, findmnt"
 	case free < minFreeDisk:
 		c.Status, c.Detail = checkFail, fmt.Sprintf("%d MiB are free at %s, below %d MiB no work is taken", free>>20, n.dir.path, int64(minFreeDisk)>>20)
 		c.Fix = "free space there, or run: forgeyard-node cas gc"
@@ -117,7 +106,10 @@ func (n *Node) checkStore(ctx context.Context) *forgeyardv1.Health_Check {
 	default:
 		c.Detail = fmt.Sprintf("%d objects, %d MiB", u.Objects, u.Bytes>>20)
 	}
-	return c
+	if c.Status == checkFail {
+		return c
+	}
+	return sayWrite(c, tryWrite(n.dir.join(dirCAS, "tmp")))
 }
 
 // checkLayers looks at the trees that are kept for reuse.
@@ -239,7 +231,7 @@ func (n *Node) checkCredential() *forgeyardv1.Health_Check {
 	c := check("credential")
 	cred, err := mesh.ParseCredential(n.credential.Load())
 	if err != nil {
-		c.Status, c.Detail = checkFail, err.Error()
+		c.Status, c.Detail, c.Fix = checkFail, err.Error(), "join again with a new token"
 		return c
 	}
 	sayCredential(c, cred.NotAfter, n.clock.Wall())
@@ -266,10 +258,26 @@ func (n *Node) checkClock() *forgeyardv1.Health_Check {
 	if of == 0 {
 		c.Detail = "no other member has said what its clock reads"
 	}
-	if doubt := n.clockDoubt(); doubt != "" {
-		c.Status, c.Detail, c.Fix = checkWarn, doubt, "set the clock; the node goes on trying, and joins by itself when it is right"
-	}
+	against, met := n.mesh.ClockAgainst(clockStops)
+	sayClock(c, n.clockDoubt(), against, met)
 	return c
+}
+
+// clockStops is how far a wall clock may be off before no new work is taken: what is built by
+// time stamps, and every record of it, would be wrong by that.
+const clockStops = time.Minute
+
+// sayClock doubts this machine's clock when somebody does, and takes it for wrong when most
+// members do, and more than one: of two clocks nobody knows which is right.
+func sayClock(c *forgeyardv1.Health_Check, doubt string, against, met int) {
+	if doubt == "" {
+		return
+	}
+	c.Status, c.Detail, c.Fix = checkWarn, doubt, "set the clock; the node goes on trying, and joins by itself when it is right"
+	if against > 1 && 2*against > met {
+		c.Status = checkFail
+		c.Fix = "set the clock (timedatectl, chronyc makestep); work is taken again as soon as it is right"
+	}
 }
 
 func (n *Node) checkPeers() *forgeyardv1.Health_Check {

@@ -53,7 +53,7 @@ func (n *Node) checkLogStore() *forgeyardv1.Health_Check {
 	want := n.cfg.Settings.Raft.LogStore
 	switch {
 	case err != nil:
-		c.Status, c.Detail = checkWarn, err.Error()
+		c.Status, c.Detail, c.Fix = checkWarn, err.Error(), "look at the disk: which kind of log the data dir has cannot be told"
 	case string(at) != want:
 		c.Detail = "the log is in " + string(at) + ", the configuration says " + want + " for new data dirs"
 		c.Fix = "to move it, stop the daemon and run: forgeyard-node log-store --move " + want

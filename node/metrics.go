@@ -124,6 +124,7 @@ func registerLive(r *prometheus.Registry, n *Node) {
 		}
 		return 0
 	}))
+	n.fitnessMetrics(r)
 	n.strainMetrics(r)
 	n.layerMetrics(r)
 	n.scrubMetrics(r)

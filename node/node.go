@@ -129,6 +129,11 @@ type Node struct {
 	currentIn  atomic.Uint64 // the leadership in which this node was up to date: see current
 	told       atomic.Pointer[toldFormat]
 	recovering sync.Mutex // held through a forced recovery
+	refreshing sync.Mutex // held while the machine is probed again
+
+	selfChecks selfChecks
+	tried      tried
+	raftDisk   raftDisk
 
 	mu        sync.Mutex
 	servers   serverAddrs
@@ -259,6 +264,7 @@ func (n *Node) serve(ctx context.Context) error {
 	}
 	g.Go(func() error { return n.leaderLoop(run) })
 	g.Go(func() error { return n.upkeepLoop(run) })
+	g.Go(func() error { return n.selfCheckLoop(run) })
 	g.Go(func() error { return n.agentLoop(run) })
 	g.Go(func() error { return n.sessionLoop(run) })
 	g.Go(func() error { return n.drainLoop(run) })

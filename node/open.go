@@ -184,6 +184,7 @@ func (n *Node) applied(a replica.Applied) {
 // onRaft counts what happens to the group; package consensus has logged it.
 func (n *Node) onRaft(e consensus.Event) {
 	n.metrics.raftEvent(e)
+	n.raftDisk.happened(e, n.clock.Now())
 	if e.Kind == consensus.Halted {
 		n.fail(e.Err)
 	}

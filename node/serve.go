@@ -16,6 +16,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/api/wire"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/control"
+	"github.com/forgeyard/forgeyard-node/node/fitness"
 )
 
 // serverAddrs is where this node answers.
@@ -160,7 +161,7 @@ func (n *Node) withHealth(api http.Handler) http.Handler {
 	mux.Handle("/metrics", promhttp.HandlerFor(n.metrics.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		h := n.health(r.Context())
-		if h.Status == healthUnhealthy {
+		if h.Status == string(fitness.Unhealthy) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		writeLine(w, h.Status)

@@ -108,11 +108,16 @@ func (n *Node) pause(ctx context.Context, d time.Duration) bool {
 
 // probe looks at what the machine is; the snapshot travels only when it changed (07§21).
 func (n *Node) probe(ctx context.Context) error {
-	caps, err := capability.Probe(ctx, n.capabilityConfig())
+	cfg, failed := n.capabilityConfig(), map[job.Sandbox]string{}
+	cfg.LeftOut = func(k job.Sandbox, err error) { failed[k] = err.Error() }
+	caps, err := capability.Probe(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	n.tighten(&caps)
+	if ctx.Err() == nil { // a probe that was cut short says nothing of the machine
+		n.tried.probed(caps, failed)
+	}
 	n.caps.Store(&caps)
 	return nil
 }
@@ -309,8 +314,12 @@ func (n *Node) tellPlace(ctx context.Context) {
 	}
 }
 
-// refresh registers again when the machine has changed.
+// refresh registers again when the machine has changed. One at a time is enough.
 func (n *Node) refresh(ctx context.Context) {
+	if !n.refreshing.TryLock() {
+		return
+	}
+	defer n.refreshing.Unlock()
 	before := capsDigest(*n.caps.Load())
 	if err := n.probe(ctx); err != nil {
 		n.log.Warn("the machine could not be probed", "err", err)

@@ -3,7 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,10 +16,10 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/cas"
-	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/control"
+	"github.com/forgeyard/forgeyard-node/node/fitness"
 	"github.com/forgeyard/forgeyard-node/node/pressure"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -96,12 +95,17 @@ func (n *Node) Status(ctx context.Context) *forgeyardv1.NodeStatus {
 	v := &forgeyardv1.NodeStatus{
 		RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Name: n.enrolment.Name, PeerId: n.mesh.PeerID().String(),
 		State: n.State(), Leader: n.memberName(forgeyard.RunnerID(id)), Quorum: n.Quorum(ctx), Pressure: n.pressure(),
-		NotTakingWork: n.refusingWords(), SpoolBytes: n.spoolBytes(), Health: n.health(ctx), Version: n.cfg.Version,
+		SpoolBytes: n.spoolBytes(), Health: n.health(ctx), Version: n.cfg.Version,
 		SiteId: string(n.enrolment.SiteID), SiteName: n.enrolment.SiteName, AppliedIndex: st.Index,
 		Capabilities: control.Caps(caps, capsDigest(caps)), Started: timestamppb.New(n.started), DataDir: n.dir.path, Pid: int64(os.Getpid()),
 	}
 	if u, err := n.store.Usage(ctx); err == nil {
 		v.Cas = &forgeyardv1.NodeStatus_CasUsage{Bytes: u.Bytes, Limit: u.Limit, Pinned: u.Pinned, Objects: u.Objects, DiskFree: u.DiskFree}
+	}
+	why := n.notTakingForPeople(v.Quorum)
+	v.NotTakingWork = fitness.Words(why)
+	for _, r := range why {
+		v.Reasons = append(v.Reasons, &forgeyardv1.NodeStatus_Reason{Word: string(r.Word), Detail: r.Detail})
 	}
 	n.mu.Lock()
 	v.Addresses = &forgeyardv1.NodeStatus_Addresses{Mesh: n.mesh.Addrs(), Gossip: n.gossip.Addr(), Http: n.servers.http, Control: n.servers.control, CacheApi: n.servers.cache}
@@ -272,58 +276,10 @@ func (n *Node) Explain(ctx context.Context, id forgeyard.JobID) (string, []*forg
 	return r.Msg.HeldBack, r.Msg.Candidates, nil
 }
 
-// refusing lists why this node takes no work now. The first names the reject reason.
-func (n *Node) refusing() []agent.Refusal {
-	var out []agent.Refusal
-	no := func(r job.RejectReason, detail string) { out = append(out, agent.Refusal{Reason: r, Detail: detail}) }
-	if n.stopping.Load() {
-		no(job.RejectDraining, "the node is stopping")
-	}
-	if m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID); ok && m.Draining {
-		no(job.RejectDraining, "the node drains")
-	}
-	if stuck := n.stuckTrees(); len(stuck) > 0 {
-		no(job.RejectPreparation, stuckText(stuck, n.clock.Now()))
-	}
-	if n.caps.Load() == nil {
-		no(job.RejectPreparation, "the machine is still being probed")
-	}
-	switch p := n.pressure(); p {
-	case pressureNormal:
-	case pressureDisk:
-		no(job.RejectDisk, fmt.Sprintf("less than %d MiB are free", minFreeDisk>>20))
-	default:
-		no(job.RejectPressure, pressure.Level(p).Why())
-	}
-	return out
-}
-
-// refusingWords are the reasons as status shows them (decision 13).
-func (n *Node) refusingWords() []string {
-	var out []string
-	m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID)
-	if n.stopping.Load() || (ok && m.Draining) {
-		out = append(out, "draining")
-	}
-	if ok && m.Disabled {
-		out = append(out, "disabled")
-	}
-	if len(n.stuckTrees()) > 0 {
-		out = append(out, "unhealthy")
-	}
-	if c := n.caps.Load(); c != nil && len(c.Sandboxes) == 0 {
-		out = append(out, "capacity")
-	}
-	if p := n.pressure(); p != pressureNormal {
-		out = append(out, "pressure")
-	}
-	return out
-}
-
 // Pressures (decision 13); the others are levels of package pressure.
 const (
 	pressureNormal = string(pressure.Normal)
-	pressureDisk   = "disk"
+	pressureDisk   = fitness.Disk
 )
 
 // minFreeDisk is the free space below which no new work is taken: the log and the

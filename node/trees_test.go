@@ -12,6 +12,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/executor/ender"
+	"github.com/forgeyard/forgeyard-node/node/fitness"
 )
 
 // E18: a tree that does not die is a failed check that names it and says what to do.
@@ -61,7 +62,7 @@ func TestStuckTreeTakesTheNodeOut(t *testing.T) {
 	}
 	health := p.node.health(t.Context())
 	i := slices.IndexFunc(health.Checks, func(c *forgeyardv1.Health_Check) bool { return c.Name == "trees" })
-	if health.Status != healthUnhealthy || i < 0 || health.Checks[i].Status != checkFail {
+	if health.Status != string(fitness.Unhealthy) || i < 0 || health.Checks[i].Status != checkFail {
 		t.Errorf("%+v", health)
 	}
 	_, id := p.submit(helloJob)

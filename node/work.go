@@ -85,6 +85,9 @@ func (x *execution) run(ctx context.Context) {
 	x.errands.finish()
 	result, ended, _ := a.Wait(ctx)
 	log.Info("ended", "how", ended.Kind, "outcome", result.Outcome, "category", result.Category)
+	if result.Category == job.SandboxSetup {
+		x.n.work.Go(func() { x.n.refresh(ctx) }) // before the next job meets the same
+	}
 	x.finish(ctx, result, ended)
 	if err := a.Finish(false); err != nil {
 		log.Error("clean-up failed", "err", err) // it never changes a result (07§96)

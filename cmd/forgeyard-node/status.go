@@ -51,8 +51,13 @@ func nodeStatus(p *cli.Page, s *forgeyardv1.NodeStatus) {
 	if len(s.NotTakingWork) == 0 {
 		p.Fact("work", "takes work")
 	}
-	for _, why := range s.NotTakingWork {
-		p.Fact("work", "takes none: %s", why)
+	if len(s.Reasons) == 0 { // of an older daemon
+		for _, why := range s.NotTakingWork {
+			p.Fact("work", "takes none: %s", why)
+		}
+	}
+	for _, r := range s.Reasons {
+		p.Fact("work", "takes none: %s: %s", r.Word, r.Detail)
 	}
 	if u := s.Cas; u != nil {
 		p.Fact("store", "%s in %d objects, %s pinned%s, disk has %s free", cli.Size(u.Bytes), u.Objects, cli.Size(u.Pinned), ofLimit(u.Limit), cli.Size(u.DiskFree))

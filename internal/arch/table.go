@@ -80,6 +80,7 @@ var table = []line{
 	{dir: "node/controllers", pure: true, never: []string{"node/agent"}},
 	{dir: "node/agent", pure: true, never: []string{"node/controllers"}},
 	{dir: "node/pressure", pure: true, only: []string{}},
+	{dir: "node/fitness", pure: true, only: []string{"job"}},
 	{dir: "node/capability", never: []string{"consensus", "mesh"}},
 	{dir: "node/executor/seccomp", pure: true, only: []string{"."}},
 	{dir: "node/executor/users", only: []string{"."}},

@@ -50,6 +50,8 @@ type Config struct {
 	HostNetwork bool
 	// Path is where toolchains are looked for. Empty: DefaultPath.
 	Path string
+	// LeftOut is told each executor that failed and why. Nil: nobody is.
+	LeftOut func(job.Sandbox, error)
 	// Log gets what was left out and why. Nil: nobody.
 	Log *slog.Logger
 }
@@ -86,6 +88,9 @@ func Probe(ctx context.Context, cfg Config) (job.Capabilities, error) {
 		s, err := e.Probe(ctx)
 		if err != nil {
 			cfg.Log.Warn("executor is not offered", "kind", string(e.Kind()), "err", err)
+			if cfg.LeftOut != nil {
+				cfg.LeftOut(e.Kind(), err)
+			}
 			continue
 		}
 		slices.Sort(s.Limits)

@@ -54,9 +54,12 @@ func Layout(u users.User, root string) error {
 // probeKill bounds the end of a probe: what does not die within it is reported.
 const probeKill = 30 * time.Second
 
+// ProbePrefix begins the name of what a probe works in; it removes it itself.
+const ProbePrefix = "forgeyard-probe-"
+
 // Try runs a request to its end in a workspace of its own: what a probe does.
 func Try(ctx context.Context, e Executor, r Request, scratch string) (exit Exit, err error) {
-	root, err := os.MkdirTemp(scratch, "forgeyard-probe-")
+	root, err := os.MkdirTemp(scratch, ProbePrefix)
 	if err != nil {
 		return Exit{}, forgeyard.E("probe", KindOfDisk(err), err)
 	}

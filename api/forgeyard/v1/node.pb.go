@@ -88,6 +88,7 @@ type NodeStatus struct {
 	Pid            int64                       `protobuf:"varint,22,opt,name=pid,proto3" json:"pid,omitempty"`
 	Link           *NodeStatus_Link            `protobuf:"bytes,23,opt,name=link,proto3" json:"link,omitempty"`
 	Backlog        *NodeStatus_Backlog         `protobuf:"bytes,24,opt,name=backlog,proto3" json:"backlog,omitempty"`
+	Reasons        []*NodeStatus_Reason        `protobuf:"bytes,25,rep,name=reasons,proto3" json:"reasons,omitempty"` // the same as not_taking_work, with what is the matter
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -286,6 +287,13 @@ func (x *NodeStatus) GetLink() *NodeStatus_Link {
 func (x *NodeStatus) GetBacklog() *NodeStatus_Backlog {
 	if x != nil {
 		return x.Backlog
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetReasons() []*NodeStatus_Reason {
+	if x != nil {
+		return x.Reasons
 	}
 	return nil
 }
@@ -6505,6 +6513,59 @@ func (x *RevokeLeaseRequest) GetSecurity() bool {
 	return false
 }
 
+// Reason says why no work is taken, or less.
+type NodeStatus_Reason struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Word          string                 `protobuf:"bytes,1,opt,name=word,proto3" json:"word,omitempty"`
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeStatus_Reason) Reset() {
+	*x = NodeStatus_Reason{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeStatus_Reason) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeStatus_Reason) ProtoMessage() {}
+
+func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeStatus_Reason.ProtoReflect.Descriptor instead.
+func (*NodeStatus_Reason) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 0}
+}
+
+func (x *NodeStatus_Reason) GetWord() string {
+	if x != nil {
+		return x.Word
+	}
+	return ""
+}
+
+func (x *NodeStatus_Reason) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 // Link is the way to the leader.
 type NodeStatus_Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6524,7 +6585,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6536,7 +6597,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6549,7 +6610,7 @@ func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Link.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Link) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 1}
 }
 
 func (x *NodeStatus_Link) GetState() string {
@@ -6633,7 +6694,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6645,7 +6706,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6658,7 +6719,7 @@ func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Backlog.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Backlog) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 1}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 2}
 }
 
 func (x *NodeStatus_Backlog) GetResults() int64 {
@@ -6690,7 +6751,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6702,7 +6763,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6715,7 +6776,7 @@ func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_ActiveAttempt.ProtoReflect.Descriptor instead.
 func (*NodeStatus_ActiveAttempt) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 2}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 3}
 }
 
 func (x *NodeStatus_ActiveAttempt) GetJobId() string {
@@ -6780,7 +6841,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6792,7 +6853,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6805,7 +6866,7 @@ func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_CasUsage.ProtoReflect.Descriptor instead.
 func (*NodeStatus_CasUsage) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 3}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 4}
 }
 
 func (x *NodeStatus_CasUsage) GetBytes() int64 {
@@ -6856,7 +6917,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6868,7 +6929,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6881,7 +6942,7 @@ func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Addresses.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Addresses) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 4}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 5}
 }
 
 func (x *NodeStatus_Addresses) GetMesh() []string {
@@ -6931,7 +6992,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6943,7 +7004,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6998,7 +7059,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7010,7 +7071,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7057,7 +7118,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7069,7 +7130,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7112,7 +7173,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7124,7 +7185,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7187,7 +7248,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7199,7 +7260,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7248,7 +7309,7 @@ var File_forgeyard_v1_node_proto protoreflect.FileDescriptor
 const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"\x17forgeyard/v1/node.proto\x12\fforgeyard.v1\x1a\x18forgeyard/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x13\n" +
-	"\x11NodeStatusRequest\"\xf8\r\n" +
+	"\x11NodeStatusRequest\"\xe9\x0e\n" +
 	"\n" +
 	"NodeStatus\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x1d\n" +
@@ -7277,7 +7338,11 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\bdata_dir\x18\x15 \x01(\tR\adataDir\x12\x10\n" +
 	"\x03pid\x18\x16 \x01(\x03R\x03pid\x121\n" +
 	"\x04link\x18\x17 \x01(\v2\x1d.forgeyard.v1.NodeStatus.LinkR\x04link\x12:\n" +
-	"\abacklog\x18\x18 \x01(\v2 .forgeyard.v1.NodeStatus.BacklogR\abacklog\x1a\x96\x02\n" +
+	"\abacklog\x18\x18 \x01(\v2 .forgeyard.v1.NodeStatus.BacklogR\abacklog\x129\n" +
+	"\areasons\x18\x19 \x03(\v2\x1f.forgeyard.v1.NodeStatus.ReasonR\areasons\x1a4\n" +
+	"\x06Reason\x12\x12\n" +
+	"\x04word\x18\x01 \x01(\tR\x04word\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x1a\x96\x02\n" +
 	"\x04Link\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x14\n" +
 	"\x05ended\x18\x02 \x01(\tR\x05ended\x12\x16\n" +
@@ -7846,7 +7911,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 122)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 123)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
 	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
@@ -7959,210 +8024,212 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*ListLeasesRequest)(nil),        // 108: forgeyard.v1.ListLeasesRequest
 	(*ListLeasesResponse)(nil),       // 109: forgeyard.v1.ListLeasesResponse
 	(*RevokeLeaseRequest)(nil),       // 110: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Link)(nil),          // 111: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 112: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 113: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 114: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 115: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 116: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 117: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 118: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 119: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 120: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 121: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 122: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 123: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 124: google.protobuf.Duration
-	(*Member)(nil),                   // 125: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 126: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 127: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 128: forgeyard.v1.Job
-	(*Run)(nil),                      // 129: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 130: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 131: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 132: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 133: forgeyard.v1.RunEvent
+	(*NodeStatus_Reason)(nil),        // 111: forgeyard.v1.NodeStatus.Reason
+	(*NodeStatus_Link)(nil),          // 112: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 113: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 114: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 115: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 116: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 117: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 118: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 119: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 120: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 121: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 122: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*Capabilities)(nil),             // 123: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 124: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 125: google.protobuf.Duration
+	(*Member)(nil),                   // 126: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 127: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 128: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 129: forgeyard.v1.Job
+	(*Run)(nil),                      // 130: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 131: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 132: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 133: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 134: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	113, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	114, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	114, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	115, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	2,   // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	115, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	122, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	123, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	111, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	112, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	116, // 8: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	124, // 9: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
-	2,   // 10: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
-	9,   // 11: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	14,  // 12: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	123, // 13: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	123, // 14: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	117, // 15: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	118, // 16: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	125, // 17: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	126, // 18: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	127, // 19: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	119, // 20: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	120, // 21: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	123, // 22: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	125, // 23: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	123, // 24: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	124, // 25: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	123, // 26: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	28,  // 27: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
-	9,   // 28: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	125, // 29: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	128, // 30: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	129, // 31: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	53,  // 32: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	54,  // 33: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	54,  // 34: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	123, // 35: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	123, // 36: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	123, // 37: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	66,  // 38: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	123, // 39: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	124, // 40: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	130, // 41: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	85,  // 42: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	124, // 43: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	90,  // 44: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	92,  // 45: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	85,  // 46: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	123, // 47: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	131, // 48: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	121, // 49: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	124, // 50: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	126, // 51: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	127, // 52: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	123, // 53: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	123, // 54: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	123, // 55: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	123, // 56: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	123, // 57: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	107, // 58: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	124, // 59: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	124, // 60: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	124, // 61: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	0,   // 62: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	3,   // 63: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	5,   // 64: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	7,   // 65: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	21,  // 66: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	23,  // 67: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	25,  // 68: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	27,  // 69: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	29,  // 70: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	31,  // 71: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	10,  // 72: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
-	12,  // 73: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
-	15,  // 74: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
-	33,  // 75: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	35,  // 76: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	37,  // 77: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	17,  // 78: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	19,  // 79: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	39,  // 80: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	41,  // 81: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	43,  // 82: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	44,  // 83: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	45,  // 84: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	108, // 85: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	110, // 86: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	47,  // 87: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	49,  // 88: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	50,  // 89: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	57,  // 90: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	62,  // 91: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	59,  // 92: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	61,  // 93: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	64,  // 94: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	67,  // 95: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	69,  // 96: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	71,  // 97: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	73,  // 98: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	74,  // 99: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	51,  // 100: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	55,  // 101: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	77,  // 102: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	79,  // 103: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	81,  // 104: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	83,  // 105: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	86,  // 106: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	88,  // 107: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	91,  // 108: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	93,  // 109: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	95,  // 110: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	97,  // 111: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	99,  // 112: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	101, // 113: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	102, // 114: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	104, // 115: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	105, // 116: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	106, // 117: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,   // 118: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,   // 119: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,   // 120: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,   // 121: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	22,  // 122: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	24,  // 123: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	26,  // 124: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	28,  // 125: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	30,  // 126: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	32,  // 127: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	11,  // 128: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	13,  // 129: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	16,  // 130: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	34,  // 131: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	36,  // 132: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	38,  // 133: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	18,  // 134: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	20,  // 135: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	40,  // 136: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	42,  // 137: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	128, // 138: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	132, // 139: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	46,  // 140: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	109, // 141: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	107, // 142: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	48,  // 143: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	129, // 144: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	133, // 145: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	58,  // 146: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	63,  // 147: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	60,  // 148: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	58,  // 149: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	65,  // 150: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	68,  // 151: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	70,  // 152: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	72,  // 153: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	76,  // 154: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	75,  // 155: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	52,  // 156: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	56,  // 157: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	78,  // 158: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	80,  // 159: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	82,  // 160: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	84,  // 161: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	87,  // 162: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	89,  // 163: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	92,  // 164: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	94,  // 165: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	96,  // 166: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	98,  // 167: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	100, // 168: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	101, // 169: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	103, // 170: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	103, // 171: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	103, // 172: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	103, // 173: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	118, // [118:174] is the sub-list for method output_type
-	62,  // [62:118] is the sub-list for method input_type
-	62,  // [62:62] is the sub-list for extension type_name
-	62,  // [62:62] is the sub-list for extension extendee
-	0,   // [0:62] is the sub-list for field type_name
+	116, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	123, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	124, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	112, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	113, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	111, // 8: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
+	117, // 9: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	125, // 10: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	2,   // 11: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
+	9,   // 12: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
+	14,  // 13: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
+	124, // 14: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	124, // 15: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	118, // 16: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	119, // 17: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	126, // 18: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	127, // 19: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	128, // 20: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	120, // 21: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	121, // 22: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	124, // 23: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	126, // 24: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	124, // 25: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	125, // 26: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	124, // 27: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	28,  // 28: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
+	9,   // 29: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
+	126, // 30: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	129, // 31: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	130, // 32: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	53,  // 33: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	54,  // 34: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	54,  // 35: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	124, // 36: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	124, // 37: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	124, // 38: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	66,  // 39: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	124, // 40: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	125, // 41: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	131, // 42: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	85,  // 43: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	125, // 44: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	90,  // 45: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	92,  // 46: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	85,  // 47: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	124, // 48: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	132, // 49: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	122, // 50: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	125, // 51: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	127, // 52: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	128, // 53: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	124, // 54: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	124, // 55: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	124, // 56: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	124, // 57: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	124, // 58: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	107, // 59: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	125, // 60: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	125, // 61: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	125, // 62: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	0,   // 63: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	3,   // 64: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	5,   // 65: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	7,   // 66: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	21,  // 67: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	23,  // 68: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	25,  // 69: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	27,  // 70: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	29,  // 71: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	31,  // 72: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	10,  // 73: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
+	12,  // 74: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
+	15,  // 75: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
+	33,  // 76: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	35,  // 77: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	37,  // 78: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	17,  // 79: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	19,  // 80: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	39,  // 81: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	41,  // 82: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	43,  // 83: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	44,  // 84: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	45,  // 85: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	108, // 86: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	110, // 87: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	47,  // 88: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	49,  // 89: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	50,  // 90: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	57,  // 91: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	62,  // 92: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	59,  // 93: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	61,  // 94: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	64,  // 95: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	67,  // 96: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	69,  // 97: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	71,  // 98: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	73,  // 99: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	74,  // 100: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	51,  // 101: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	55,  // 102: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	77,  // 103: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	79,  // 104: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	81,  // 105: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	83,  // 106: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	86,  // 107: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	88,  // 108: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	91,  // 109: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	93,  // 110: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	95,  // 111: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	97,  // 112: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	99,  // 113: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	101, // 114: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	102, // 115: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	104, // 116: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	105, // 117: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	106, // 118: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	1,   // 119: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	4,   // 120: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	6,   // 121: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	8,   // 122: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	22,  // 123: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	24,  // 124: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	26,  // 125: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	28,  // 126: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	30,  // 127: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	32,  // 128: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	11,  // 129: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	13,  // 130: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	16,  // 131: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	34,  // 132: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	36,  // 133: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	38,  // 134: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	18,  // 135: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	20,  // 136: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	40,  // 137: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	42,  // 138: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	129, // 139: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	133, // 140: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	46,  // 141: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	109, // 142: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	107, // 143: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	48,  // 144: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	130, // 145: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	134, // 146: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	58,  // 147: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	63,  // 148: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	60,  // 149: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	58,  // 150: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	65,  // 151: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	68,  // 152: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	70,  // 153: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	72,  // 154: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	76,  // 155: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	75,  // 156: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	52,  // 157: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	56,  // 158: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	78,  // 159: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	80,  // 160: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	82,  // 161: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	84,  // 162: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	87,  // 163: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	89,  // 164: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	92,  // 165: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	94,  // 166: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	96,  // 167: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	98,  // 168: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	100, // 169: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	101, // 170: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	103, // 171: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	103, // 172: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	103, // 173: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	103, // 174: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	119, // [119:175] is the sub-list for method output_type
+	63,  // [63:119] is the sub-list for method input_type
+	63,  // [63:63] is the sub-list for extension type_name
+	63,  // [63:63] is the sub-list for extension extendee
+	0,   // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -8177,7 +8244,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   122,
+			NumMessages:   123,
 			NumExtensions: 0,
 			NumServices:   9,
 		},

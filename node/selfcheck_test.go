@@ -1,0 +1,253 @@
+package node
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/consensus"
+	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/fitness"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// RA-341: whatever a check warns of or fails for, it says what to do. Read from the source, so
+// that no check is forgotten: where a status is set, a fix is.
+func TestEveryFindingHasAFix(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		set := token.NewFileSet()
+		tree, err := parser.ParseFile(set, f, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found += eachFinding(tree, func(at token.Pos, fixed bool) {
+			if !fixed {
+				t.Errorf("%s: a finding without a fix", set.Position(at))
+			}
+		})
+	}
+	if found < 40 {
+		t.Errorf("%d findings were found in the source: the search for them is wrong", found)
+	}
+	lacks, err := parser.ParseFile(token.NewFileSet(), "", "package a\nfunc f() { if x { c.Status, c.Detail = checkFail, y } }", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if eachFinding(lacks, func(_ token.Pos, fixed bool) {
+		if fixed {
+			t.Error("a finding without a fix passes")
+		}
+	}) != 1 {
+		t.Error("a finding without a fix is not seen")
+	}
+}
+
+// eachFinding calls f for each statement that sets a Status to checkWarn or checkFail, and says
+// whether the same branch, or one around it in the function, sets a Fix.
+func eachFinding(tree ast.Node, f func(at token.Pos, fixed bool)) (found int) {
+	sets := func(s ast.Node, field string, values ...string) bool {
+		a, ok := s.(*ast.AssignStmt)
+		if !ok {
+			return false
+		}
+		at := slices.IndexFunc(a.Lhs, func(e ast.Expr) bool { x, ok := e.(*ast.SelectorExpr); return ok && x.Sel.Name == field })
+		if at < 0 || len(values) == 0 {
+			return at >= 0
+		}
+		id, ok := a.Rhs[min(at, len(a.Rhs)-1)].(*ast.Ident)
+		return ok && slices.Contains(values, id.Name)
+	}
+	var walk func(list []ast.Stmt, fixed bool)
+	walk = func(list []ast.Stmt, fixed bool) {
+		for _, s := range list {
+			fixed = fixed || sets(s, "Fix")
+		}
+		for _, s := range list {
+			if sets(s, "Status", "checkWarn", "checkFail") {
+				found++
+				f(s.Pos(), fixed)
+			}
+			ast.Inspect(s, func(n ast.Node) bool {
+				switch b := n.(type) {
+				case *ast.BlockStmt:
+					walk(b.List, fixed)
+					return false
+				case *ast.CaseClause:
+					walk(b.Body, fixed)
+					return false
+				}
+				return true
+			})
+		}
+	}
+	ast.Inspect(tree, func(n ast.Node) bool {
+		if d, ok := n.(*ast.FuncDecl); ok && d.Body != nil {
+			walk(d.Body.List, false)
+			return false
+		}
+		return true
+	})
+	return found
+}
+
+// RA-332, RA-334, RA-335, RA-336, RA-337: each check of 07§125 that was not made by another
+// package, as it is judged.
+func TestChecksOfThisMachine(t *testing.T) {
+	at := forgeyard.Instant(time.Hour)
+	strict := job.Capabilities{Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict}}, Toolchains: []job.Toolchain{{Name: "gcc"}, {Name: "go"}}}
+	executors := func(probes ...func(*tried)) *tried {
+		x := &tried{}
+		for _, p := range probes {
+			p(x)
+		}
+		return x
+	}
+	works := func(x *tried) { x.probed(strict, nil) }
+	breaks := func(x *tried) {
+		x.probed(job.Capabilities{Toolchains: []job.Toolchain{{Name: "go"}}}, map[job.Sandbox]string{job.SandboxStrict: "no user namespace"})
+	}
+	disk := func(events ...consensus.EventKind) *raftDisk {
+		d := &raftDisk{}
+		for _, k := range events {
+			d.happened(consensus.Event{Kind: k, Err: errors.New("input/output error")}, at)
+		}
+		return d
+	}
+	clock := func(doubt string, against, met int) *forgeyardv1.Health_Check {
+		c := check("clock")
+		sayClock(c, doubt, against, met)
+		return c
+	}
+	host := forgeyard.RunnerID("here")
+	hosts := func(d devices.Device) *site.State {
+		d.Host = host
+		st := &site.State{}
+		st.Devices = st.Devices.Put("dut", d)
+		return st
+	}
+	for name, c := range map[string]struct {
+		got    *forgeyardv1.Health_Check
+		status string
+		says   string
+	}{
+		"nothing probed yet":      {executors().judgeExecutors(), checkOK, "0 were"},
+		"an executor works":       {executors(works).judgeExecutors(), checkOK, "1 were"},
+		"it never worked":         {executors(breaks).judgeExecutors(), checkWarn, "strict does not work here: no user namespace"},
+		"it stopped working":      {executors(works, breaks).judgeExecutors(), checkFail, "strict worked and does not any more: no user namespace"},
+		"it works again":          {executors(works, breaks, works).judgeExecutors(), checkOK, "1 were"},
+		"toolchains":              {executors(works).judgeToolchains(strict.Toolchains), checkOK, "2 can be asked for"},
+		"a toolchain is gone":     {executors(works, breaks).judgeToolchains(nil), checkWarn, "gcc was here"},
+		"the log's disk":          {disk().judge(at), checkOK, "in time"},
+		"it hangs":                {disk(consensus.DiskHung).judge(at.Add(time.Minute)), checkFail, "since 1m0s (disk_hung: input/output error)"},
+		"it hung":                 {disk(consensus.DiskHung, consensus.Restarted).judge(at.Add(time.Minute)), checkWarn, "1m0s ago"},
+		"it hung long ago":        {disk(consensus.DiskHung, consensus.Restarted).judge(at.Add(time.Hour)), checkOK, ""},
+		"all are heard":           {judgeGossip(2, nil, "a:1"), checkOK, "2 members"},
+		"one is not heard":        {judgeGossip(2, []string{"n2"}, "a:1"), checkWarn, "not heard by gossip: n2"},
+		"a device":                {judgeDevices(hosts(devices.Device{Presence: devices.Present}), host, map[forgeyard.DeviceID]string{}), checkOK, "1 devices"},
+		"a device elsewhere":      {judgeDevices(hosts(devices.Device{Presence: devices.Absent}), "there", map[forgeyard.DeviceID]string{}), checkOK, "0 devices"},
+		"it is unplugged":         {judgeDevices(hosts(devices.Device{Presence: devices.Absent, Reason: "no such file"}), host, map[forgeyard.DeviceID]string{}), checkWarn, "dut: absent no such file"},
+		"its memory is damaged":   {judgeDevices(hosts(devices.Device{Presence: devices.Present}), host, map[forgeyard.DeviceID]string{"dut": "damaged"}), checkWarn, "dut: damaged"},
+		"no workspace is left":    {judgeWorkspaces(nil, nil), checkOK, ""},
+		"a workspace is left":     {judgeWorkspaces([]string{"a-1-x"}, nil), checkWarn, "a-1-x"},
+		"workspaces unreadable":   {judgeWorkspaces(nil, errors.New("no")), checkFail, "no"},
+		"a write fails":           {sayWrite(check("spool"), &os.PathError{Op: "open", Err: syscall.EROFS}), checkFail, "read-only"},
+		"no room for a write":     {sayWrite(check("spool"), &os.PathError{Op: "write", Err: syscall.ENOSPC}), checkWarn, "no space"},
+		"the clock is right":      {clock("", 0, 2), checkOK, ""},
+		"one of two doubts it":    {clock("off by 1h", 1, 2), checkWarn, "off by 1h"},
+		"the only one doubts it":  {clock("off by 1h", 1, 1), checkWarn, "off by 1h"},
+		"both doubt it":           {clock("off by 1h", 2, 2), checkFail, "off by 1h"},
+		"two of four doubt it":    {clock("off by 1h", 2, 4), checkWarn, "off by 1h"},
+		"it is off by less":       {clock("off by 20s", 0, 4), checkWarn, "off by 20s"},
+		"two of three doubt it":   {clock("off by 1h", 2, 3), checkFail, "off by 1h"},
+		"nobody else is to doubt": {clock("", 0, 0), checkOK, ""},
+	} {
+		if c.got.Status != c.status || !strings.Contains(c.got.Detail, c.says) || (c.got.Fix == "") != (c.status == checkOK) {
+			t.Errorf("%s: %+v", name, c.got)
+		}
+	}
+}
+
+// Checks that hang are a finding of their own, beside what was found before; a look that is
+// only under way is none.
+func TestChecksThatHang(t *testing.T) {
+	var s selfChecks
+	at := forgeyard.Instant(time.Hour)
+	s.begin(at)
+	if got := s.all(at.Add(selfCheckHangs - time.Second)); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+	s.end([]fitness.Finding{{Check: "store", Status: fitness.OK}})
+	s.begin(at)
+	got := s.all(at.Add(selfCheckHangs))
+	if len(got) != 2 || got[1].Check != "checks" || fitness.Of(got) != fitness.Unhealthy || !strings.Contains(got[1].Detail, "began 30s ago") {
+		t.Errorf("%+v", got)
+	}
+	s.end(nil)
+	if got := s.all(at.Add(time.Hour)); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// RA-328, RA-329, RA-339: a node that cannot write its logs stays connected, says so to everybody
+// within seconds, takes no new work and leaves alone what runs; it takes work again by itself.
+func TestIllNodeTakesNoNewWork(t *testing.T) {
+	p := makeSite(t, 1)[0]
+	n := p.node
+	_, running := p.submit(strings.Replace(helloJob, "echo hello", "sleep 600; echo hello", 1))
+	p.wait("it runs", func() bool { return p.show(running).Status == "running" })
+	spool := n.dir.join(dirSpool)
+	if err := os.Rename(spool, spool+".away"); err != nil {
+		t.Fatal(err)
+	}
+	p.wait("the node finds it", func() bool { return slices.Contains(n.refusingWords(), "unhealthy") })
+	if got := n.refusing(); len(got) != 1 || got[0].Reason != job.RejectPreparation || !strings.Contains(got[0].Detail, "cannot be written to") {
+		t.Errorf("an offer is answered %+v", got)
+	}
+	st := n.Status(t.Context())
+	if st.State != StateOnline || st.Health.Status != string(fitness.Unhealthy) || !slices.Contains(st.NotTakingWork, "unhealthy") || len(st.Reasons) == 0 || !strings.Contains(st.Reasons[0].Detail, "cannot be written to") {
+		t.Errorf("status: %s %s %v %v", st.State, st.Health.Status, st.NotTakingWork, st.Reasons)
+	}
+	_, waits := p.submit(helloJob)
+	p.wait("the leader heard of it", func() bool {
+		j := p.show(waits)
+		return len(j.Candidates) == 1 && slices.Contains(j.Candidates[0].Reasons, "unhealthy")
+	})
+	if s := p.show(running).Status; s != "running" {
+		t.Errorf("what ran is %s", s)
+	}
+	if err := os.Rename(spool+".away", spool); err != nil {
+		t.Fatal(err)
+	}
+	p.waitDone(waits)
+	if got := n.refusingWords(); len(got) != 0 {
+		t.Errorf("it is mended, and not taking work: %v", got)
+	}
+	if s := p.show(running).Status; s != "running" {
+		t.Errorf("what ran is %s", s)
+	}
+	if _, err := p.jobs().Cancel(t.Context(), connect.NewRequest(&forgeyardv1.CancelJobRequest{JobId: running})); err != nil {
+		t.Error(err)
+	}
+	p.waitDone(running)
+}
