@@ -35,6 +35,7 @@ type world struct {
 	procs    map[string]*proc
 	undo     []func()
 	passages map[string]*passage
+	cables   map[string]func() // by the link of their device
 }
 
 func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }

@@ -21,6 +21,7 @@
 //	wait-json D NAME 'args' PATH VALUE   ask again until the value is there, at most for D
 //	expand FILE                  put variables into a file
 //	pty LINK                     a serial device that echoes, and answers reset with baseline
+//	unplug LINK                  pull its cable; pty plugs it in again
 //	tmpfs DIR SIZE               mount a small disk (root only)
 //	fill FILE SIZE               a file of that size whose bytes repeat nowhere
 //	log NAME REGEXP              what a daemon must have said by now
@@ -96,7 +97,7 @@ func TestStories(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(e *testscript.Env) error {
-			w := &world{work: e.WorkDir, procs: map[string]*proc{}, passages: map[string]*passage{}}
+			w := &world{work: e.WorkDir, procs: map[string]*proc{}, passages: map[string]*passage{}, cables: map[string]func(){}}
 			e.Values[worldKey{}] = w
 			e.Defer(w.end)
 			e.Setenv("PATH", bin+string(os.PathListSeparator)+e.Getenv("PATH"))
@@ -139,7 +140,7 @@ func TestStories(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "pause": pause, "resume": resume, "gone": gone, "lives": processLives, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
-			"json": jsonIs, "keep": keep, "wait-json": waitJSON, "expand": expandFile, "pty": openPTY, "tmpfs": mountTmpfs, "fill": fill, "log": logSays,
+			"json": jsonIs, "keep": keep, "wait-json": waitJSON, "expand": expandFile, "pty": openPTY, "unplug": pullPTY, "tmpfs": mountTmpfs, "fill": fill, "log": logSays,
 			"keepline": keepLine, "forge": forge, "wait-text": waitText, "wait-metric": waitMetric, "watch": watch, "said": said, "interrupt": interrupt, "ended": endedBy, "same": sameBytes,
 			"died": died, "damage": damage, "cut": cut, "reapi": reapi, "narrow": narrow, "stalled": stalled,
 		},

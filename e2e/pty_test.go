@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/creack/pty"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -22,10 +23,26 @@ func openPTY(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.Symlink(slave.Name(), link))
 	go board(master)
 	w := worldOf(ts)
-	w.undo = append(w.undo, func() {
+	pull := sync.OnceFunc(func() {
+		_ = os.Remove(link)
 		_ = slave.Close() // both ends go: there is nobody to tell
 		_ = master.Close()
 	})
+	w.cables[args[0]] = pull
+	w.undo = append(w.undo, pull)
+}
+
+// pullPTY takes a device away as a hand does that pulls its cable: who has it open hears of
+// it, and nothing stands at its place.
+func pullPTY(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: unplug LINK")
+	}
+	pull := worldOf(ts).cables[args[0]]
+	if pull == nil {
+		ts.Fatalf("there is no device %s: make it with pty", args[0])
+	}
+	pull()
 }
 
 // board ends when its console is closed.

@@ -71,7 +71,8 @@ func (l *lab) offer(id forgeyard.JobID, session forgeyard.SessionID) forgeyard.A
 
 // acts are everything that a runner can do under an authority, each with whether it was
 // taken. All of it carries the whole authority: job, attempt, lease, spec, runner, session
-// and epoch (RA-157, RA-158, RA-162, RA-163, RA-517).
+// and epoch (RA-157, RA-158, RA-162, RA-163, RA-517), and the log answers to nothing less: who
+// has none of it can neither invent work nor declare success (RA-578).
 func (l *lab) acts(a forgeyard.Authority) map[string]func() (taken bool, err error) {
 	plain := func(b Body) func() (bool, error) {
 		return func() (bool, error) { err := l.do(b).Err(); return err == nil, err }

@@ -377,6 +377,10 @@ func TestReject(t *testing.T) {
 			r.running(r.submit(func(s *job.Spec) { s.Resources.MilliCPU = 100 }))
 			r.running(r.submit(func(s *job.Spec) { s.Resources.MilliCPU = 100 }))
 		}, "reject resource_pressure: 2 jobs run here, the bound is 2"},
+		// RA-139: what others have reserved is not there for it.
+		"reserved": {func(s *job.Spec) { s.Resources.MilliCPU = 500 }, func(r *rig) {
+			r.running(r.submit(func(s *job.Spec) { s.Resources.MilliCPU = 1600 }))
+		}, "reject resource_pressure: 1600 of 2000 thousandths of a core are taken, the job asks for 500"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)

@@ -183,7 +183,7 @@ func Test(t *testing.T, fresh func(t *testing.T) executor.Executor) {
 	for name, f := range map[string]func(*testing.T, *Bench){
 		"probe": probe, "exit codes": exitCodes, "signal end": signalEnd, "environment is the request's RA-210": environment,
 		"output and folders": output, "E18 daemons die": daemons, "respawning tree": respawn, "signals": signals,
-		"no such program": noProgram, "bad requests": badRequests, "limits": limits, "reap": reap,
+		"no such program": noProgram, "bad requests": badRequests, "limits RA-020": limits, "reap": reap,
 		"blocked writer": blockedWriter, "one run per id E18": sameID,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, New(t, fresh(t))) })
