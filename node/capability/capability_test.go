@@ -27,7 +27,8 @@ func (f fake) Probe(context.Context) (job.SandboxCapability, error) {
 	return job.SandboxCapability{Kind: f.kind, Limits: []string{"pids", "memory", "network"}}, nil
 }
 
-// RA-099, decision 18: what a machine is, is looked at, RA-499: the same machine has the same digest, and what a probe refused is not there.
+// RA-099, decision 18: what a machine is, is looked at, RA-499: the same machine has the same
+// digest, and what a probe refused is not there (RA-004, RA-487, RA-533).
 func TestProbe(t *testing.T) {
 	cfg := Config{
 		DataDir: t.TempDir(), Labels: map[string]string{"rack": "2", "room": "lab"}, ReserveMilliCPU: 500, ReserveMemory: 1 << 20, HostNetwork: true,
