@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,5 +33,22 @@ func TestEachOfGivesEachOnce(t *testing.T) {
 func TestEchoSpec(t *testing.T) {
 	if b, err := echoSpec(); err != nil || len(b) == 0 {
 		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// What the suite runner submits are jobs that a node takes, and its submitters do all that
+// they are to do.
+func TestRunnerJobs(t *testing.T) {
+	for _, text := range []string{trueJob, smallTrue, smallJob(`{run: ["true"]}`, "1", "1GiB", "  inputs: [{path: source, tree: true, digest: \"b3:"+strings.Repeat("ab", 32)+"\"}]\n")} {
+		if b, err := specOf(text); err != nil || len(b) == 0 {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	var n atomic.Int64
+	if rate, err := inParallel(func() error { n.Add(1); return nil }); err != nil || rate <= 0 || n.Load() != submitters*perSubmitter {
+		t.Errorf("%d jobs at %f a second: %v", n.Load(), rate, err)
+	}
+	if _, err := inParallel(func() error { return errors.New("no") }); err == nil {
+		t.Error("an error is lost")
 	}
 }

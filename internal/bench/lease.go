@@ -35,14 +35,7 @@ func (b *bench) leaseSuite(ctx context.Context) error {
 	return b.kills(ctx, spec)
 }
 
-func echoSpec() ([]byte, error) {
-	f, err := job.ParseFile("echo.yaml", []byte(echoJob), nil)
-	if err != nil {
-		return nil, err
-	}
-	s, err := f.Spec(nil)
-	return s.Canonical(), err
-}
+func echoSpec() ([]byte, error) { return specOf(echoJob) }
 
 func submit(ctx context.Context, at *localsite.Node, spec []byte) (*forgeyardv1.SubmitResponse, error) {
 	r, err := at.API.Job.Submit(ctx, connect.NewRequest(&forgeyardv1.SubmitRequest{Kind: string(job.Build), Spec: spec, Title: "echo"}))

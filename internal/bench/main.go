@@ -1,7 +1,7 @@
 // Command bench measures what the design promises, on the built programs as real
 // processes on this machine:
 //
-//	go run ./internal/bench -suite lease|node|content|store|sim|all
+//	go run ./internal/bench -suite lease|node|content|store|sim|runner|all
 //
 // It ends with one line a promise, readable by a program,
 //
@@ -30,12 +30,12 @@ import (
 )
 
 func main() {
-	suite := flag.String("suite", "all", "lease, node, content, store, sim or all")
+	suite := flag.String("suite", "all", "lease, node, content, store, sim, runner or all")
 	bin := flag.String("bin", "bin", "folder of the built programs")
 	rounds := flag.Int("rounds", 5, "leaders killed")
 	objects := flag.Int("objects", 10_000_000, "objects of the large store")
 	jobs := flag.Int("jobs", 40, "jobs submitted")
-	part := flag.String("part", "", "the one part of the suite content or store that is measured (all of them when empty)")
+	part := flag.String("part", "", "the one part of the suite content, store or runner that is measured (all of them when empty)")
 	keep := flag.Bool("keep-logs", false, "keep the folder with the daemons' logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -91,6 +91,7 @@ var suites = []struct {
 	{"lease", false, (*bench).leaseSuite},
 	{"content", true, func(b *bench, ctx context.Context) error { return b.content().Content(ctx) }},
 	{"store", true, func(b *bench, ctx context.Context) error { return b.content().Store(ctx) }},
+	{"runner", true, (*bench).runnerSuite},
 }
 
 // bench is one run.
@@ -110,10 +111,10 @@ func run(ctx context.Context, o options) (err error) {
 		known = known || s.name == o.suite
 	}
 	if !known {
-		return fmt.Errorf("there is no suite %q; lease, node, content, store, sim and all are there", o.suite)
+		return fmt.Errorf("there is no suite %q; lease, node, content, store, sim, runner and all are there", o.suite)
 	}
-	if o.part != "" && o.suite != "content" && o.suite != "store" {
-		return fmt.Errorf("-part %s: the suites content and store have parts, %s has none", o.part, o.suite)
+	if o.part != "" && o.suite != "content" && o.suite != "store" && o.suite != "runner" {
+		return fmt.Errorf("-part %s: the suites content, store and runner have parts, %s has none", o.part, o.suite)
 	}
 	if o.rounds < 5 || o.jobs < 5 {
 		return fmt.Errorf("-rounds %d and -jobs %d: a median of fewer than 5 says nothing", o.rounds, o.jobs)
