@@ -187,6 +187,7 @@ type guardsOff struct {
 	pipelines  bool // giving up a pipeline that nobody reads
 	alone      bool // asking the others before standing for a leader that is lost
 	ahead      bool // waiting for the own disk before a follower's word counts
+	boots      bool // telling a voter from a copy of its disk
 }
 
 func (c *Config) prepare() error {
@@ -238,7 +239,7 @@ func (c *Config) prepare() error {
 
 // fit puts a simulation's parts into place.
 func (c *Config) fit(e seam.Parts) {
-	c.off = guardsOff{heartbeats: e.Off.Heartbeats, transfer: e.Off.Transfer, loop: e.Off.Loop, confirm: e.Off.Confirm, deadline: e.Off.Deadline, hash: e.Off.Hash, tail: e.Off.Tail, pipelines: e.Off.Pipelines, alone: e.Off.Alone, ahead: e.Off.Ahead}
+	c.off = guardsOff{heartbeats: e.Off.Heartbeats, transfer: e.Off.Transfer, loop: e.Off.Loop, confirm: e.Off.Confirm, deadline: e.Off.Deadline, hash: e.Off.Hash, tail: e.Off.Tail, pipelines: e.Off.Pipelines, alone: e.Off.Alone, ahead: e.Off.Ahead, boots: e.Off.Boots}
 	if e.Open != nil {
 		c.openStore = func(path string) (diskStore, error) { return e.Open(path) }
 	}

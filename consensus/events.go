@@ -52,9 +52,15 @@ const (
 	// LeaderLost: the leader of Term ended, most voters say the same, and this node
 	// stands for election without waiting for its timer.
 	LeaderLost
+	// VoterRefused: a process was refused that speaks for a member: it was started from a
+	// copy of its disk, or from that disk as it was earlier.
+	VoterRefused
+	// VoteDisowned: this process is such a one, says another node. It neither votes nor
+	// takes entries any more.
+	VoteDisowned
 )
 
-var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked", "halted", "reseeding", "reseeded", "hash_disputed", "leader_lost"}
+var eventNames = [...]string{"", "leadership_gained", "leadership_lost", "disk_full", "disk_hung", "disk_failed", "transfer_stuck", "snapshot_loop", "diverged", "restarted", "restart_failed", "rebuilt", "hash_checked", "halted", "reseeding", "reseeded", "hash_disputed", "leader_lost", "voter_refused", "vote_disowned"}
 
 func (k EventKind) String() string {
 	if int(k) < len(eventNames) {
@@ -73,7 +79,7 @@ type Event struct {
 
 func (e Event) level() slog.Level {
 	switch e.Kind {
-	case DiskFull, DiskHung, DiskFailed, Diverged, Halted, HashDisputed:
+	case DiskFull, DiskHung, DiskFailed, Diverged, Halted, HashDisputed, VoterRefused, VoteDisowned:
 		return slog.LevelError
 	case TransferStuck, SnapshotLoop, RestartFailed, Reseeding:
 		return slog.LevelWarn

@@ -45,6 +45,7 @@ type Group struct {
 	rounds     rounds
 	batches    batchCount
 	transfer   transferWatch
+	boots      *boots
 
 	mu     sync.Mutex
 	in     *instance // nil while down
@@ -83,6 +84,7 @@ func Open(cfg Config) (*Group, error) {
 	if err := g.readLineage(); err != nil {
 		return nil, err
 	}
+	g.boots = newBoots(g)
 	g.machine.quarantined.Store(plan != nil && plan.Snapshots)
 	if cfg.Layer != nil {
 		g.layer = newSharedLayer(cfg.Layer)
@@ -157,6 +159,25 @@ func (g *Group) Propose(ctx context.Context, data []byte) (Result, error) {
 		g.checkTransfer(in)
 	}
 	return r, g.proposalError(op, err)
+}
+
+// present is the instance that runs; nil while there is none.
+func (g *Group) present() *instance {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.in
+}
+
+// leadsIn is the term that this node leads now; zero: it does not.
+func (g *Group) leadsIn() uint64 {
+	in := g.present()
+	if in == nil {
+		return 0
+	}
+	if term := in.raft.CurrentTerm(); in.leads(term) {
+		return term
+	}
+	return 0
 }
 
 // running returns the current instance, or why there is none.

@@ -58,6 +58,9 @@ func (g *Group) openInstance(after *fault) (*instance, error) {
 		return nil, errors.Join(err, disk.Close())
 	}
 	if err = in.prepare(after); err == nil {
+		err = g.boots.begin(in.store)
+	}
+	if err == nil {
 		err = in.start()
 	}
 	if h := g.machine.halted.Load(); err != nil && h != nil {
@@ -175,6 +178,7 @@ func (in *instance) start() (err error) {
 	in.store.ahead.may.Store(&ahead)
 	in.store.follows.Store(&follows)
 	in.watch.Go(in.watchLeadership)
+	in.watch.Go(func() { g.boots.watch(in) })
 	if in.lent != nil {
 		in.watch.Go(in.trans.loss.run)
 	}
@@ -392,6 +396,7 @@ func (in *instance) stop(grace time.Duration) error {
 	err := stopped.Error()
 	close(in.quit)
 	in.watch.Wait()
+	in.g.boots.save(in, true)
 	in.g.leadership.set(Leadership{Term: in.g.Term()}) // raft need not have said so
 	return errors.Join(err, closing, in.store.close())
 }

@@ -21,7 +21,7 @@ type innerTransport interface {
 func openNetwork(in *instance) (innerTransport, error) {
 	cfg := &in.g.cfg
 	in.lent = in.g.layer.lend(in.broken)
-	in.carrier = carry.New(carry.Config{Layer: in.lent, Timeout: cfg.Timings.RPC})
+	in.carrier = carry.New(carry.Config{Layer: in.lent, Timeout: cfg.Timings.RPC, Desk: in.desk()})
 	return in.carrier, nil
 }
 
@@ -30,7 +30,8 @@ func openNetwork(in *instance) (innerTransport, error) {
 //   - Heartbeats have no fast path (26a): raft would handle them beside its main
 //     loop, and a leader deposed there can store an entry under the new term.
 //   - A node that wiped its log neither asks for votes nor gives one while it is
-//     behind what it gave up (see rebuild.go).
+//     behind what it gave up (see rebuild.go); nor does a process that most voters do not
+//     know yet, and one that another refuses is deaf to all calls (see boots.go).
 //   - What a follower says it has, it has said when this node's disk has it too (see ahead).
 //   - It counts installs of the same snapshot (26c), remembers how far each
 //     follower is, and learns below which index entries are not live.
@@ -89,15 +90,15 @@ func (t *guardedTransport) SetHeartbeatHandler(handle func(raft.RPC)) {
 }
 
 func (t *guardedTransport) RequestVote(id raft.ServerID, to raft.ServerAddress, req *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	if t.in.g.votesWithheld(t.in) {
-		return errNotCurrent
+	if err := t.in.voteless(); err != nil {
+		return err
 	}
 	return t.innerTransport.RequestVote(id, to, t.loss.request(id, req), resp)
 }
 
 func (t *guardedTransport) RequestPreVote(id raft.ServerID, to raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	if t.in.g.votesWithheld(t.in) {
-		return errNotCurrent
+	if err := t.in.voteless(); err != nil {
+		return err
 	}
 	return t.innerTransport.RequestPreVote(id, to, req, resp)
 }
@@ -112,7 +113,7 @@ func (t *guardedTransport) AppendEntries(id raft.ServerID, to raft.ServerAddress
 		t.mu.Lock()
 		t.progress[id] = followerProgress{lastIndex: last, at: t.in.g.cfg.Clock.Now()}
 		t.mu.Unlock()
-		err = t.in.store.awaitOwn(req, resp)
+		err = t.Held(id, req, resp)
 	}
 	return err
 }
@@ -168,8 +169,9 @@ func (t *guardedTransport) Arrive(rpc raft.RPC) bool {
 	return t.inTurn(func() bool { return t.inspect(&rpc) }, rpc)
 }
 
-// Held implements carry.Guard; see ahead.
-func (t *guardedTransport) Held(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+// Held implements carry.Guard; see ahead, and boots.
+func (t *guardedTransport) Held(from raft.ServerID, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+	t.in.g.boots.took(from, q, r)
 	return t.in.store.awaitOwn(q, r)
 }
 
@@ -196,7 +198,7 @@ func (t *guardedTransport) inTurn(look func() bool, rpc raft.RPC) bool {
 
 // inspect reports whether raft should see the call; if not, it was answered.
 func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
-	if !t.ours(rpc) {
+	if !t.ours(rpc) || t.greeted(rpc) || t.disowned(rpc) {
 		return false
 	}
 	switch req := rpc.Command.(type) {
@@ -204,12 +206,12 @@ func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
 		t.loss.heard(req.Term)
 		t.sawAppend(req)
 	case *raft.RequestVoteRequest:
-		if t.in.g.votesWithheld(t.in) {
+		if t.in.voteless() != nil {
 			rpc.Respond(&raft.RequestVoteResponse{RPCHeader: t.header(), Term: t.in.g.Term()}, nil)
 			return false
 		}
 	case *raft.RequestPreVoteRequest:
-		if t.in.g.votesWithheld(t.in) {
+		if t.in.voteless() != nil {
 			rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: t.in.g.Term()}, nil)
 			return false
 		}
@@ -218,8 +220,8 @@ func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
 			return false
 		}
 	case *raft.TimeoutNowRequest:
-		if t.in.g.votesWithheld(t.in) {
-			rpc.Respond(nil, errNotCurrent)
+		if err := t.in.voteless(); err != nil {
+			rpc.Respond(nil, err)
 			return false
 		}
 		t.loss.handedOver()

@@ -29,7 +29,7 @@ func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h.Checks = append(h.Checks,
 		n.checkDisk(), n.checkScrub(), n.checkLayers(), n.checkWorkspaces(ctx), n.checkSandbox(), n.checkToolchains(), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()),
 		n.checkDevices(), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkGossip(), n.checkBacklog(),
-		n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkSecrets(), n.checkVoters(), n.checkLogFormat(),
+		n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkSecrets(), n.checkVoters(), n.checkIdentity(), n.checkLogFormat(),
 	)
 	h.Status = string(fitness.Of(findings(h.Checks)))
 	return h

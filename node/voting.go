@@ -8,6 +8,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/control"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -55,6 +56,38 @@ func judgeVoters(members []*forgeyardv1.Member, bound int) *forgeyardv1.Health_C
 	return c
 }
 
+func (n *Node) checkIdentity() *forgeyardv1.Health_Check {
+	refused, by := n.group.Refusals()
+	return judgeIdentity(n.enrolment.Name, func(id string) string { return n.memberName(forgeyard.RunnerID(id)) }, refused, by)
+}
+
+// judgeIdentity says which processes do not count, since they were started from a copy of a
+// node's data dir, or from an old one.
+func judgeIdentity(own string, name func(id string) string, refused, by []consensus.Refusal) *forgeyardv1.Health_Check {
+	c := check("identity")
+	c.Detail = "nobody speaks in the name of another node"
+	var said []string
+	for _, r := range by {
+		said = append(said, fmt.Sprintf("%s refuses this node as a member of the site's log: %s", name(r.Member), r.Verdict))
+	}
+	for _, r := range refused {
+		said = append(said, fmt.Sprintf("a process is refused that speaks as %s: %s", name(r.Member), r.Verdict))
+	}
+	switch {
+	case len(by) > 0:
+		c.Status = checkFail
+		c.Fix = fmt.Sprintf("stop this daemon; if it is the only one that speaks as %s: forgeyard-node site remove %s on another node, then join anew with an empty data dir", own, own)
+	case len(refused) > 0:
+		who := name(refused[0].Member)
+		c.Status = checkWarn // this node itself is well
+		c.Fix = fmt.Sprintf("find both daemons that speak as %s and stop the copy; if none is left that is heard: forgeyard-node site remove %s, then join anew with an empty data dir", who, who)
+	}
+	if len(said) > 0 {
+		c.Detail = strings.Join(said, "; ")
+	}
+	return c
+}
+
 func (n *Node) checkLogFormat() *forgeyardv1.Health_Check {
 	return judgeFormat(n.replica.State(), n.voterIDs(), site.FormatNow)
 }
@@ -97,6 +130,14 @@ func (n *Node) siteMetrics(r *prometheus.Registry) {
 	add("log_format_readable", "Newest log format that all voters read.", func() float64 {
 		read, _ := n.replica.State().ReadByAll(n.voterIDs(), site.FormatNow)
 		return float64(read)
+	})
+	add("raft_refused_voters", "Members in whose name a process was refused here: it was started from a copy of a data dir, or from an old one.", func() float64 {
+		refused, _ := n.group.Refusals()
+		return float64(len(refused))
+	})
+	add("raft_disowned", "Members that refuse this node so.", func() float64 {
+		_, by := n.group.Refusals()
+		return float64(len(by))
 	})
 	add("raft_voters", "Voters of the site.", func() float64 {
 		voters, _ := voting(n.Members())

@@ -7,6 +7,8 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/consensus"
+	"github.com/forgeyard/forgeyard-node/consensus/roll"
 	"github.com/forgeyard/forgeyard-node/node/control"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -50,6 +52,25 @@ func TestVotersAreJudged(t *testing.T) {
 			if !strings.Contains(c.Detail, line) {
 				t.Errorf("%s: %q is not said: %q", word, line, c.Detail)
 			}
+		}
+	}
+}
+
+// Who is refused is told to stop, and the others who it is that two processes speak as.
+func TestIdentityIsJudged(t *testing.T) {
+	v := roll.Verdict{Reason: roll.Behind, Number: 3, Index: 100, At: 90}
+	name := func(id string) string { return strings.ToUpper(id) }
+	old := []consensus.Refusal{{Member: "n2", Verdict: v}}
+	for status, c := range map[string]*forgeyardv1.Health_Check{
+		checkOK:   judgeIdentity("N1", name, nil, nil),
+		checkWarn: judgeIdentity("N1", name, old, nil),
+		checkFail: judgeIdentity("N1", name, old, old),
+	} {
+		if c.Name != "identity" || c.Status != status || (c.Fix == "") != (status == checkOK) {
+			t.Errorf("%s: %v", status, c)
+		}
+		if status != checkOK && !strings.Contains(c.Detail, "ends at 90, and it had acknowledged 100") {
+			t.Errorf("%s: %s", status, c.Detail)
 		}
 	}
 }

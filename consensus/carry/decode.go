@@ -15,7 +15,8 @@ import (
 // reader reads messages off a stream. After an error the stream is of no more use.
 type reader struct {
 	*bufio.Reader
-	name [32]byte // of the field being read
+	name  [32]byte // of the field being read
+	hello []byte   // that stood beside a message, until it is taken
 }
 
 func newReader(r io.Reader) *reader { return &reader{Reader: bufio.NewReaderSize(r, readBuffer)} }
@@ -37,11 +38,24 @@ func (r *reader) message(into any) error {
 		if err != nil {
 			return err
 		}
-		if err := r.value(find(all, i, name)); err != nil {
+		at := find(all, i, name)
+		if at == nil && string(name) == helloField {
+			at = &r.hello
+		}
+		if err := r.value(at); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// met takes the hello that came, if one did.
+func (r *reader) met(d Desk) Caller {
+	h := r.hello
+	if r.hello = nil; h == nil || d == nil {
+		return nil
+	}
+	return d.Meet(h)
 }
 
 // find looks for a field where it is if all are there, then elsewhere; nil: it is not known.

@@ -44,17 +44,24 @@ const (
 )
 
 // appendMessage writes a message; nil is a message too.
-func appendMessage(b []byte, message any) ([]byte, error) {
-	if message == nil {
+func appendMessage(b []byte, message any) ([]byte, error) { return appendGreeting(b, message, nil) }
+
+// appendGreeting writes a message and, where there is one, a hello beside its fields.
+func appendGreeting(b []byte, message any, hello []byte) (_ []byte, err error) {
+	if message == nil && hello == nil {
 		return append(b, msgNil), nil
 	}
-	var room [maxFields]field
-	all := fields(room[:0], message)
-	if all == nil {
-		return b, forgeyard.Errorf("raft message", forgeyard.Invalid, "%T is no message", message)
+	var room [maxFields + 1]field
+	all := room[:0]
+	if message != nil {
+		if all = fields(all, message); all == nil {
+			return b, forgeyard.Errorf("raft message", forgeyard.Invalid, "%T is no message", message)
+		}
+	}
+	if hello != nil {
+		all = append(all, field{helloField, &hello})
 	}
 	b = append(b, msgFixMap|byte(len(all)))
-	var err error
 	for _, f := range all {
 		b = appendString(b, f.name)
 		if b, err = appendValue(b, f.at); err != nil {

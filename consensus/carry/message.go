@@ -22,7 +22,12 @@ import (
 // passed over. Bytes and strings are written as "raw" (fixraw, raw 16, raw 32), times as the
 // raw bytes of time.Time's binary form. This is, byte for byte, what hashicorp/raft's own
 // NetworkTransport writes, so that nodes with either talk to each other.
+//
+// The first call on a connection, and the first answer that has a message or refuses the
+// caller, have one field more, the last: "Hello" (see Desk), which raft's own passes over.
 type kind = uint8
+
+const helloField = "Hello"
 
 const (
 	appendEntries kind = iota

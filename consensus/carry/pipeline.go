@@ -25,6 +25,7 @@ import (
 //     many times in between, if only to say what is committed.
 type pipeline struct {
 	t     *Transport
+	to    raft.ServerID
 	link  *link
 	ready chan raft.AppendFuture // capacity 1: the future that the reader takes next
 	once  sync.Once
@@ -37,12 +38,12 @@ type pipeline struct {
 }
 
 // AppendEntriesPipeline implements raft.Transport.
-func (t *Transport) AppendEntriesPipeline(_ raft.ServerID, to raft.ServerAddress) (raft.AppendPipeline, error) {
+func (t *Transport) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddress) (raft.AppendPipeline, error) {
 	l, err := t.link(to)
 	if err != nil {
 		return nil, err
 	}
-	p := &pipeline{t: t, link: l, ready: make(chan raft.AppendFuture, 1)}
+	p := &pipeline{t: t, to: id, link: l, ready: make(chan raft.AppendFuture, 1)}
 	p.moved = sync.NewCond(&p.mu)
 	p.free = &future{p: p}
 	p.ready <- p.free
@@ -133,7 +134,7 @@ func (f *future) await() {
 		_, err = p.link.answer(f.r)
 	}
 	if err == nil {
-		err = p.t.guard.Held(f.q, f.r)
+		err = p.t.guard.Held(p.to, f.q, f.r)
 	}
 	if f.err = err; err != nil {
 		*f.r = raft.AppendEntriesResponse{} // raft looks at nothing but this

@@ -30,18 +30,28 @@ func (t *Transport) listen() {
 func (t *Transport) serve(conn net.Conn) {
 	defer conn.Close()
 	in := newReader(conn)
+	v := visit{desk: t.cfg.Desk}
 	var out []byte
 	for {
 		call, err := t.read(in)
 		if err != nil {
 			return // it was hung up, or speaks another language
 		}
+		if v.comes(in) {
+			if call.Reader != nil {
+				return // its caller writes a snapshot, and reads nothing before the end of it
+			}
+			if out, err = appendAnswer(out[:0], raft.RPCResponse{Error: ErrRefused}, v.desk.Hello("", v.who)); err == nil {
+				_, _ = conn.Write(out) // it may have hung up
+			}
+			return
+		}
 		if !t.pass(call) {
 			return
 		}
 		select {
 		case a := <-call.RespChan:
-			if out, err = appendAnswer(out[:0], a); err != nil {
+			if out, err = appendAnswer(out[:0], a, v.hello(a)); err != nil {
 				return
 			}
 		case <-t.quit:
@@ -52,6 +62,37 @@ func (t *Transport) serve(conn net.Conn) {
 		}
 		out = kept(out)
 	}
+}
+
+// visit is what passes at the desk on one connection that a peer opened.
+type visit struct {
+	desk Desk
+	who  Caller // nil until it says hello
+	told bool   // it has our hello
+}
+
+// comes looks at who calls, and reports that it is refused.
+func (v *visit) comes(in *reader) bool {
+	if v.desk == nil {
+		return false
+	}
+	if c := in.met(v.desk); c != nil {
+		v.who = c
+	} else if v.told {
+		v.who.Stayed()
+	}
+	return v.who != nil && v.who.Refused()
+}
+
+// hello is what goes with an answer: ours, once, to whoever said hello. An answer that is
+// an error has no message that it could stand beside.
+func (v *visit) hello(a raft.RPCResponse) []byte {
+	if v.who == nil || v.told || a.Response == nil {
+		return nil
+	}
+	h := v.desk.Hello("", v.who)
+	v.told = h != nil
+	return h
 }
 
 // served is a call whose answer this side can read.
@@ -88,10 +129,10 @@ func (t *Transport) pass(c served) bool {
 	return t.guard.Arrive(c.RPC)
 }
 
-func appendAnswer(b []byte, a raft.RPCResponse) ([]byte, error) {
+func appendAnswer(b []byte, a raft.RPCResponse, hello []byte) ([]byte, error) {
 	text := ""
 	if a.Error != nil {
 		text = a.Error.Error()
 	}
-	return appendMessage(appendString(b, text), a.Response)
+	return appendGreeting(appendString(b, text), a.Response, hello)
 }

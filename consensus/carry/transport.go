@@ -18,7 +18,31 @@ type Config struct {
 	Layer raft.StreamLayer
 	// Timeout bounds one exchange; that of a snapshot grows with its size.
 	Timeout time.Duration
+	// Desk exchanges hellos; nil: none is sent, and none is read.
+	Desk Desk
 }
+
+// Desk exchanges hellos: what a process says of itself, once in each direction of each
+// connection, beside its first message. What is in them is the desk's own matter. A peer
+// whose program knows no hellos passes ours over and sends none.
+type Desk interface {
+	// Hello is what is said to a peer: to the one at an address, or to one that said hello
+	// itself. Nil: nothing is.
+	Hello(to raft.ServerAddress, who Caller) []byte
+	// Meet takes what a peer said. Nil: it is no hello, and the peer is as one without.
+	Meet(hello []byte) Caller
+}
+
+// Caller is a process at the other end of a connection.
+type Caller interface {
+	// Refused reports that nothing that it says counts, now. It is asked at each message.
+	Refused() bool
+	// Stayed says that it called again after it had our hello, so it does not refuse us.
+	Stayed()
+}
+
+// ErrRefused is what calls to and from a refused process end with.
+var ErrRefused = errors.New("this process is not known as the voter that it speaks for")
 
 // Guard stands between raft and its peers.
 type Guard interface {
@@ -27,7 +51,7 @@ type Guard interface {
 	Arrive(call raft.RPC) bool
 	// Held returns when raft may hear of an answer to a pipelined append; an error says
 	// that it may not.
-	Held(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) error
+	Held(from raft.ServerID, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error
 }
 
 // Transport implements raft.Transport. Calls may be made before Start, but none comes in.
@@ -167,7 +191,11 @@ func (t *Transport) link(to raft.ServerAddress) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{conn: conn, in: newReader(conn)}, nil
+	l := &link{conn: conn, in: newReader(conn), desk: t.cfg.Desk}
+	if l.desk != nil {
+		l.hello = l.desk.Hello(to, nil)
+	}
+	return l, nil
 }
 
 func (t *Transport) giveBack(to raft.ServerAddress, l *link) {
@@ -186,15 +214,19 @@ func (t *Transport) giveBack(to raft.ServerAddress, l *link) {
 
 // link is one connection to a peer. One goroutine may send while another reads.
 type link struct {
-	conn net.Conn
-	in   *reader
-	out  []byte
+	conn  net.Conn
+	in    *reader
+	out   []byte
+	desk  Desk
+	hello []byte // still to be said
+	peer  Caller // nil until it said hello
 }
 
 func (l *link) send(k kind, q any) (err error) {
-	if l.out, err = appendMessage(append(l.out[:0], k), q); err != nil {
+	if l.out, err = appendGreeting(append(l.out[:0], k), q, l.hello); err != nil {
 		return err
 	}
+	l.hello = nil
 	_, err = l.conn.Write(l.out)
 	l.out = kept(l.out)
 	return err
@@ -208,6 +240,12 @@ func (l *link) answer(r any) (whole bool, err error) {
 	}
 	if err != nil {
 		return false, err
+	}
+	if c := l.in.met(l.desk); c != nil {
+		l.peer = c
+	}
+	if refusal == ErrRefused.Error() || l.peer != nil && l.peer.Refused() {
+		return false, ErrRefused
 	}
 	if refusal != "" {
 		return true, errors.New(refusal)

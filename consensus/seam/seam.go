@@ -37,6 +37,7 @@ type Guards struct {
 	Tail       bool // a failed write does not condemn the store
 	Alone      bool // who loses its connection to the leader stands without asking anybody
 	Pipelines  bool // a pipeline that nobody reads holds up its sender for ever
+	Boots      bool // a voter is not told from a copy of its disk
 	Ahead      bool // a follower's word counts though the leader's disk does not have the entry
 }
 

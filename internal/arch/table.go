@@ -69,7 +69,8 @@ var table = []line{
 	// The log orders opaque commands and knows nothing of what they mean.
 	{dir: "consensus/seam", only: []string{}},
 	{dir: "consensus/carry", only: []string{"."}},
-	{dir: "consensus", only: []string{".", "internal/invariant", "internal/cborx", "internal/clock", "consensus/seam", "consensus/carry"}},
+	{dir: "consensus/roll", pure: true, only: []string{".", "internal/invariant", "internal/cborx"}},
+	{dir: "consensus", only: []string{".", "internal/invariant", "internal/cborx", "internal/clock", "consensus/seam", "consensus/carry", "consensus/roll"}},
 	{dir: "mesh", never: []string{"consensus", "site", "lease", "job", "checkpoint", "devices"}},
 	{dir: "uplink/reckon", pure: true},
 	{dir: "uplink"},

@@ -82,6 +82,20 @@ func (d *disk) crash() {
 	d.release()
 }
 
+// image is what is on the medium of a machine that is down.
+func (d *disk) image() medium {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.seen.clone()
+}
+
+// putBack makes an image the contents of a machine that is down.
+func (d *disk) putBack(m medium) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seen, d.synced = m.clone(), m.clone()
+}
+
 func (d *disk) release() {
 	if d.hung != nil {
 		close(d.hung)

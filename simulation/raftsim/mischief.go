@@ -34,6 +34,11 @@ var allMischief = []mischief{
 	{"behind", (*world).behind},
 }
 
+// staged are those that need a company of their own, and are in no shape that is drawn.
+var staged = []mischief{
+	{"putback", (*world).putBack},
+}
+
 // victim is a machine; the leader more often than others.
 func (w *world) victim() *machine {
 	if p := w.leader(); p != nil && w.chance(500) {

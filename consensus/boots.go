@@ -1,0 +1,533 @@
+package consensus
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/consensus/carry"
+	"github.com/forgeyard/forgeyard-node/consensus/roll"
+	"github.com/forgeyard/forgeyard-node/internal/invariant"
+)
+
+// A copy of a voter's directory, or an old one put back, has forgotten votes and entries.
+// Package roll decides who is one; here is what is done about it:
+//
+//   - Each connection begins with a hello of both sides. What a refused process says is
+//     not heard, and it is told so.
+//   - Who is told so by anybody neither votes nor stands nor takes entries.
+//   - A process that begins says hello to all voters, and votes when a majority has not
+//     refused it. An election needs a majority in any case, so that delays none.
+//
+// What is known is kept beside the votes (keyOwnBoots, keyBook), the own boot before anybody
+// hears of it, the rest at once where a process is new or refused, and each minute where
+// only floors have risen.
+type boots struct {
+	g        *Group
+	disowned atomic.Bool // refusedBy is not empty
+
+	mu        sync.Mutex                    // guards what is below
+	own       roll.Boot                     // zero: it could not be written yet
+	lineage   string                        // of all that follows
+	known     map[string]roll.Record        // by id
+	acked     map[raft.ServerID]followerAck // what others acknowledged to this leader
+	welcome   map[string]bool               // do not refuse this process
+	refusedBy map[string]Refusal            // by id
+	refused   map[string]outcast            // by id: the last that was refused in its name
+	saved     forgeyard.Instant
+	unsaved   savedness
+}
+
+type savedness uint8
+
+const (
+	savedAll savedness = iota
+	floorsRose
+	someoneIsNew // to be written at once
+)
+
+// followerAck is the end of what a follower acknowledged to the leader of a term.
+type followerAck struct{ term, index uint64 }
+
+// Refusal is a process that does not count, since it was started from a copy of a node's
+// disk, or from that disk as it was earlier.
+type Refusal struct {
+	Member  string // whose name it speaks in; or, of this node, who refuses it
+	Verdict roll.Verdict
+	First   forgeyard.Instant
+	Last    forgeyard.Instant
+}
+
+// outcast is a process that this node refuses.
+type outcast struct {
+	Refusal
+	nonce uint64
+	told  bool
+}
+
+// shows: the last call of a process that ended may come late, so two must be heard under
+// one name for a while before the earlier one is spoken of.
+func (r outcast) shows() bool {
+	return r.Verdict.Reason != roll.Earlier || r.Last.Sub(r.First) >= contested
+}
+
+var (
+	keyOwnBoots = []byte("fy-boots")
+	keyBook     = []byte("fy-roll")
+)
+
+var errNotWelcome = errors.New("this process is not known to most voters yet, and does not vote")
+
+// Disowned is in the chain of what this node answers when another one refuses it.
+type Disowned struct{ Refusal }
+
+func (e *Disowned) Error() string {
+	return "another node refuses this one as a voter: " + e.Verdict.String()
+}
+
+func newBoots(g *Group) *boots {
+	b := &boots{g: g}
+	b.forget("")
+	return b
+}
+
+// forget begins a book for a lineage.
+func (b *boots) forget(lineage string) {
+	b.lineage, b.known, b.acked = lineage, map[string]roll.Record{}, map[raft.ServerID]followerAck{}
+	b.disowned.Store(false)
+	b.welcome, b.refusedBy, b.refused = map[string]bool{}, map[string]Refusal{}, map[string]outcast{}
+}
+
+// current takes the lock, with a book for the group that this node belongs to now.
+func (b *boots) current() (unlock func()) {
+	b.mu.Lock()
+	if l := b.g.Lineage(); l != b.lineage {
+		b.forget(l)
+		b.unsaved = someoneIsNew
+	}
+	return b.mu.Unlock
+}
+
+// begin writes down that a process of this node begins. On a disk that has no room it is
+// tried again (see watch): until then nothing is said, and this node does not vote.
+func (b *boots) begin(s *guardedStore) error {
+	defer b.current()()
+	if !b.own.IsZero() || b.g.cfg.off.boots {
+		return nil
+	}
+	raw, err := s.read(keyOwnBoots)
+	if err != nil {
+		return err
+	}
+	last, err := roll.DecodeBoot(raw)
+	if err != nil {
+		return err
+	}
+	if raw, err = s.read(keyBook); err != nil {
+		return err
+	}
+	book, err := roll.DecodeBook(raw)
+	if err != nil {
+		return err
+	}
+	var n [8]byte
+	_, err = rand.Read(n[:])
+	invariant.NoError(err, "the system has randomness")
+	next := last.Next(binary.BigEndian.Uint64(n[:]) | 1) // zero stands for none
+	if err := s.setAside(keyOwnBoots, next.Encode()); err != nil {
+		b.g.cfg.Log.Warn("that this process begins cannot be written down yet, so it does not vote", "err", err)
+		return nil
+	}
+	b.own = next
+	if book.Lineage == b.lineage && book.Known != nil {
+		b.known = book.Known
+	}
+	return nil
+}
+
+// read returns nil for a key that is not there.
+func (s *guardedStore) read(key []byte) ([]byte, error) {
+	v, err := s.disk.Get(key)
+	if notFound(err) {
+		return nil, nil
+	}
+	return v, err
+}
+
+// setAside saves something that raft does not know of: where it fails, raft's own writes
+// say what is wrong with the disk.
+func (s *guardedStore) setAside(key, v []byte) error {
+	s.mu.Lock()
+	if s.failed != nil {
+		defer s.mu.Unlock()
+		return s.failed
+	}
+	s.writes.Add(1)
+	s.mu.Unlock()
+	defer s.writes.Done()
+	return s.disk.Set(key, v)
+}
+
+// desk is the boots at the door of one instance.
+type desk struct {
+	*boots
+	in *instance
+}
+
+// Hello implements carry.Desk.
+func (d desk) Hello(to raft.ServerAddress, who carry.Caller) []byte {
+	b := d.boots
+	index, err := d.in.end()
+	if err != nil {
+		return nil
+	}
+	id := ""
+	if c, ok := who.(*caller); ok {
+		id = c.id
+	}
+	for _, m := range b.g.Members() {
+		if id == "" && m.Addr == string(to) {
+			id = m.ID
+		}
+	}
+	defer b.current()()
+	if b.own.IsZero() {
+		return nil
+	}
+	h := roll.Hello{Claim: roll.Claim{
+		ID: b.g.cfg.LocalID, Boot: b.own, Lineage: b.lineage, Term: b.g.Term(), Index: index, Rebuilding: b.g.plan.Load() != nil,
+	}}
+	if r, ok := b.refused[id]; ok {
+		h.Refused = &roll.Refusal{Nonce: r.nonce, Verdict: r.Verdict}
+	}
+	return h.Encode()
+}
+
+// end is the highest index that this node has, of its log or of a snapshot.
+func (in *instance) end() (uint64, error) {
+	last, err := in.store.disk.LastIndex()
+	if err != nil {
+		return 0, err
+	}
+	snap, err := in.snaps.at()
+	return max(last, snap.Index), err
+}
+
+// Meet implements carry.Desk.
+func (d desk) Meet(raw []byte) carry.Caller {
+	h, err := roll.DecodeHello(raw)
+	if err != nil {
+		d.g.cfg.Log.Warn("a hello of a voter cannot be read", "err", err)
+		return nil
+	}
+	if c := d.meet(h); c != nil {
+		return c
+	}
+	return nil
+}
+
+// meet judges who says hello. Nil: nothing is known of it here.
+func (b *boots) meet(h roll.Hello) *caller {
+	c := h.Claim
+	term := b.g.leadsIn()
+	defer b.current()()
+	if b.own.IsZero() || c.Lineage != b.lineage || c.ID == b.g.cfg.LocalID {
+		return nil // see ours: it is heard, or not, by its lineage
+	}
+	ack := b.acked[raft.ServerID(c.ID)]
+	if term == 0 || ack.term != term {
+		ack = followerAck{}
+	}
+	old := b.known[c.ID]
+	r, v := roll.Judge(old, c, ack.index, ack.term)
+	if old.Nonce != r.Nonce || v.Reason != roll.Earlier && !v.OK() {
+		b.unsaved = someoneIsNew
+	}
+	b.known[c.ID] = r
+	who := &caller{b: b, id: c.ID, number: c.Boot.Number, nonce: c.Boot.Chain[0], verdict: v}
+	if !v.OK() {
+		b.refuses(c.ID, who.nonce, v)
+	}
+	if h.Refused != nil {
+		b.refusedAs(c.ID, *h.Refused)
+	}
+	return who
+}
+
+// refuses notes that somebody was refused in the name of a member.
+func (b *boots) refuses(id string, nonce uint64, v roll.Verdict) {
+	now := b.g.cfg.Clock.Now()
+	r := b.refused[id]
+	if r.nonce != nonce {
+		r = outcast{Refusal: Refusal{Member: id, First: now}, nonce: nonce}
+	}
+	r.Verdict, r.Last = v, now
+	if !r.told && r.shows() {
+		r.told = true
+		b.g.events.put(Event{Kind: VoterRefused, Term: b.g.Term(), Err: forgeyard.Errorf("raft hello", forgeyard.Denied, "%s: %s", id, v)})
+	}
+	b.refused[id] = r
+}
+
+// refusedAs notes that another node refuses this process, if it is meant.
+func (b *boots) refusedAs(by string, f roll.Refusal) {
+	meant := f.Nonce == b.own.Chain[0] || f.Verdict.Reason != roll.Earlier && slices.Contains(b.own.Chain, f.Nonce)
+	if !meant || f.Verdict.OK() {
+		return
+	}
+	now := b.g.cfg.Clock.Now()
+	r, ok := b.refusedBy[by]
+	if !ok {
+		r = Refusal{Member: by, First: now}
+		b.g.events.put(Event{Kind: VoteDisowned, Term: b.g.Term(), Err: forgeyard.Errorf("raft hello", forgeyard.Denied, "%s refuses this process: %s", by, f.Verdict)})
+	}
+	r.Verdict, r.Last = f.Verdict, now
+	b.refusedBy[by] = r
+	b.disowned.Store(true)
+}
+
+// caller is a process at the other end of a connection.
+type caller struct {
+	b       *boots
+	id      string
+	number  uint64
+	nonce   uint64
+	verdict roll.Verdict
+}
+
+// Refused implements carry.Caller: a later process of the same voter puts an end to it.
+func (c *caller) Refused() bool {
+	if !c.verdict.OK() {
+		return true
+	}
+	defer c.b.current()()
+	r, ok := c.b.known[c.id]
+	if !ok || r.Nonce == c.nonce || r.Number < c.number {
+		return false
+	}
+	c.b.refuses(c.id, c.nonce, roll.Verdict{Reason: roll.Earlier, Number: r.Number})
+	return true
+}
+
+// Stayed implements carry.Caller.
+func (c *caller) Stayed() { c.b.admitted(c.id) }
+
+// admitted notes that a member does not refuse this process.
+func (b *boots) admitted(id string) {
+	defer b.current()()
+	b.welcome[id] = true
+}
+
+// took notes what a follower acknowledged to this leader.
+func (b *boots) took(id raft.ServerID, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) {
+	n := len(q.Entries)
+	if n == 0 || !r.Success {
+		return
+	}
+	last := q.Entries[n-1].Index
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a := b.acked[id]; a.term != q.Term || a.index < last {
+		b.acked[id] = followerAck{term: q.Term, index: last}
+	}
+}
+
+// raise moves the floors up to what is acknowledged and committed. What is committed in a
+// term that this node leads is so for ever.
+func (b *boots) raise(in *instance) {
+	term := in.raft.CurrentTerm()
+	commit := in.raft.CommitIndex()
+	if !in.leads(term) {
+		return // the index may be of a later leader's log
+	}
+	defer b.current()()
+	for id, a := range b.acked {
+		r, ok := b.known[string(id)]
+		if f := min(a.index, commit); ok && a.term == term && f > r.Floor {
+			r.Floor = f
+			b.known[string(id)] = r
+			b.unsaved = max(b.unsaved, floorsRose)
+		}
+	}
+}
+
+// save writes the book down if it is due.
+func (b *boots) save(in *instance, now bool) {
+	unlock := b.current()
+	at := b.g.cfg.Clock.Now()
+	due := b.unsaved == someoneIsNew || b.unsaved == floorsRose && (now || at.Sub(b.saved) >= saveFloors)
+	if b.own.IsZero() || !due {
+		unlock()
+		return
+	}
+	raw := roll.Book{Lineage: b.lineage, Known: b.known}.Encode()
+	before := b.unsaved
+	b.unsaved, b.saved = savedAll, at
+	unlock()
+	if err := in.store.setAside(keyBook, raw); err != nil {
+		b.g.cfg.Log.Debug("what is known of other voters cannot be written down", "err", err)
+		unlock = b.current()
+		b.unsaved = max(b.unsaved, before)
+		unlock()
+	}
+}
+
+// withheld says why this process neither votes nor stands; nil: it may.
+func (b *boots) withheld(in *instance) error {
+	if in.carrier == nil || b.g.cfg.off.boots {
+		return nil // nobody could be told
+	}
+	if b.g.present() != in {
+		return errNotWelcome // it begins, and knows no voters yet
+	}
+	voters, self := in.voters()
+	have := 0
+	if self {
+		have++
+	}
+	defer b.current()()
+	for _, r := range b.refusedBy {
+		return &Disowned{r}
+	}
+	for _, s := range in.servers() {
+		if s.Suffrage == raft.Voter && string(s.ID) != b.g.cfg.LocalID && b.welcome[string(s.ID)] {
+			have++
+		}
+	}
+	if voters == 0 || voters == 1 && self {
+		return nil // there is nobody to ask
+	}
+	if b.own.IsZero() || have <= voters/2 {
+		return errNotWelcome
+	}
+	return nil
+}
+
+// voteless says why this node neither votes nor stands; nil: it may.
+func (in *instance) voteless() error {
+	if in.g.votesWithheld(in) {
+		return errNotCurrent
+	}
+	return in.g.boots.withheld(in)
+}
+
+func (in *instance) desk() carry.Desk {
+	if in.g.cfg.off.boots {
+		return nil
+	}
+	return desk{in.g.boots, in}
+}
+
+// greeted answers a hello that is nothing else.
+func (t *guardedTransport) greeted(rpc *raft.RPC) bool {
+	q, ok := rpc.Command.(*raft.AppendEntriesRequest)
+	if ok = ok && greeting(q); ok {
+		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: t.in.g.Term()}, nil)
+	}
+	return ok
+}
+
+// disowned answers what comes to a process that another one refuses: to say that it has
+// an entry would count.
+func (t *guardedTransport) disowned(rpc *raft.RPC) bool {
+	if !t.in.g.boots.disowned.Load() {
+		return false
+	}
+	if rpc.Reader != nil {
+		_, _ = io.Copy(io.Discard, rpc.Reader) // as in ours
+	}
+	rpc.Respond(nil, carry.ErrRefused)
+	return true
+}
+
+// watch makes this process known, and keeps the book, until the instance ends.
+func (b *boots) watch(in *instance) {
+	if in.carrier == nil || b.g.cfg.off.boots {
+		return
+	}
+	asked := map[string]forgeyard.Instant{}
+	for {
+		if err := b.begin(in.store); err != nil {
+			b.g.cfg.Log.Warn("what is known of other voters cannot be read", "err", err)
+		}
+		wait := floorsEvery
+		if errors.Is(b.withheld(in), errNotWelcome) {
+			wait = min(wait, b.g.cfg.Timings.Heartbeat/4)
+		}
+		b.greetAll(in, asked)
+		b.raise(in)
+		b.save(in, false)
+		select {
+		case <-b.g.cfg.Clock.After(wait):
+		case <-in.quit:
+			return
+		}
+	}
+}
+
+// greetAll says hello to the voters that were not met yet. A call to one that does not
+// answer may outlast the instance: it only touches what is closed.
+func (b *boots) greetAll(in *instance, asked map[string]forgeyard.Instant) {
+	now := b.g.cfg.Clock.Now()
+	unlock := b.current()
+	ready := !b.own.IsZero()
+	met := func(id string) bool { return b.welcome[id] || id == b.g.cfg.LocalID }
+	var to []raft.Server
+	for _, s := range in.servers() {
+		last, ok := asked[string(s.ID)]
+		if s.Suffrage == raft.Voter && !met(string(s.ID)) && ready && (!ok || now.Sub(last) >= greetAgain) {
+			asked[string(s.ID)] = now
+			to = append(to, s)
+		}
+	}
+	unlock()
+	for _, s := range to {
+		go func() {
+			if in.carrier.AppendEntries(s.ID, s.Address, &raft.AppendEntriesRequest{RPCHeader: in.trans.header()}, new(raft.AppendEntriesResponse)) == nil {
+				b.admitted(string(s.ID))
+			}
+		}()
+	}
+}
+
+// greeting tells a hello from raft's own calls: an append of term zero, which no raft
+// makes, and which an older program's refuses.
+func greeting(q *raft.AppendEntriesRequest) bool {
+	return q.Term == 0 && len(q.Entries) == 0 && q.PrevLogEntry == 0 && q.LeaderCommitIndex == 0
+}
+
+const (
+	floorsEvery = time.Second
+	saveFloors  = time.Minute
+	greetAgain  = time.Second
+	contested   = 5 * time.Second
+	lately      = 30 * time.Second
+)
+
+// Refusals are the processes that this node refuses, of those that tried lately, and the
+// members that refuse this one.
+func (g *Group) Refusals() (refused, by []Refusal) {
+	defer g.boots.current()()
+	now := g.cfg.Clock.Now()
+	for _, r := range g.boots.refused {
+		if r.shows() && now.Sub(r.Last) < lately {
+			refused = append(refused, r.Refusal)
+		}
+	}
+	for _, r := range g.boots.refusedBy {
+		by = append(by, r)
+	}
+	order := func(a, b Refusal) int { return cmp.Compare(a.Member, b.Member) }
+	slices.SortFunc(refused, order)
+	slices.SortFunc(by, order)
+	return refused, by
+}

@@ -1,0 +1,252 @@
+package consensus
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node/consensus/roll"
+)
+
+// image is a node's directory at an instant.
+func (r *resident) image() string {
+	r.town.t.Helper()
+	to := filepath.Join(r.town.t.TempDir(), "image")
+	if err := os.CopyFS(to, os.DirFS(r.cfg.Dir)); err != nil {
+		r.town.t.Fatal(err)
+	}
+	return to
+}
+
+// putBack makes an image the directory of a node that is closed.
+func (r *resident) putBack(image string) {
+	r.town.t.Helper()
+	if err := errors.Join(os.RemoveAll(r.cfg.Dir), os.CopyFS(r.cfg.Dir, os.DirFS(image))); err != nil {
+		r.town.t.Fatal(err)
+	}
+}
+
+func (r *resident) restart() {
+	r.town.t.Helper()
+	r.close()
+	r.open()
+}
+
+// refuses waits until one node refuses another, which knows it.
+func (tn *town) refuses(a, b *resident) (why roll.Reason) {
+	tn.t.Helper()
+	until(tn.t, a.id+" refuses "+b.id, func() bool {
+		refused, _ := a.g.Refusals()
+		_, by := b.g.Refusals()
+		if len(refused) != 1 || len(by) == 0 || refused[0].Member != b.id {
+			return false
+		}
+		why = refused[0].Verdict.Reason
+		return a.saw(VoterRefused) && b.saw(VoteDisowned)
+	})
+	return why
+}
+
+// noBoots switches the guard off.
+func noBoots(_ int, c *Config) { c.off.boots = true }
+
+// forgetful is a town in which the third node acknowledged something to the first that the
+// second has not heard of. Then the first is away, and the third has an old disk.
+func forgetful(t *testing.T, o ...townOption) (tn *town, whole, deaf, old *resident) {
+	tn = newTown(t, 3, nil, o...)
+	tn.start()
+	whole, deaf, old = tn.nodes[0], tn.nodes[1], tn.nodes[2]
+	tn.awaitApplied(tn.put(whole, "one"), tn.nodes...)
+	old.close()
+	image := old.image()
+	old.open()
+	tn.awaitApplied(tn.put(whole, "two"), tn.nodes...)
+	time.Sleep(5 * time.Second) // it has made itself known
+	tn.x.isolate(deaf.id, true)
+	tn.awaitApplied(tn.put(whole, "three"), old)
+	whole.close()
+	old.close()
+	old.putBack(image)
+	tn.x.isolate(deaf.id, false)
+	old.open()
+	return tn, whole, deaf, old
+}
+
+// A voter whose disk is put back as it was earlier would elect a leader that lacks what it
+// had acknowledged. The others know that it began once more since, and do not hear it.
+func TestAnOldDiskDoesNotVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn, whole, deaf, old := forgetful(t)
+		if why := tn.refuses(deaf, old); why != roll.Twin {
+			t.Errorf("it is refused as %d", why)
+		}
+		time.Sleep(5 * time.Minute)
+		if deaf.g.IsLeader() || old.g.IsLeader() {
+			t.Error("a node that had forgotten what it acknowledged helped to elect")
+		}
+		whole.open()
+		leader := tn.awaitLeader(whole, deaf)
+		tn.awaitApplied(tn.put(leader, "four"), whole, deaf)
+		if !deaf.fsm.has("three") {
+			t.Error("what was acknowledged is lost")
+		}
+		tn.sameState(whole, deaf)
+		for range 3 { // nor when it begins again, and again
+			old.restart()
+			tn.refuses(leader, old)
+		}
+		leader.restart() // that it is refused is remembered
+		tn.awaitLeader(whole, deaf)
+		tn.refuses(leader, old)
+		tn.stop()
+	})
+}
+
+// Without the guard what was acknowledged is lost.
+func TestWithoutAskingAnOldDiskVotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn, whole, deaf, old := forgetful(t, noBoots)
+		leader := tn.awaitLeader(deaf, old)
+		tn.awaitApplied(tn.put(leader, "four"), deaf, old)
+		if deaf.fsm.has("three") || old.fsm.has("three") {
+			t.Error("it was not lost: this story shows nothing")
+		}
+		whole.open()
+		time.Sleep(time.Minute)
+		tn.stop()
+	})
+}
+
+// The image is of the very process that was the last: only what it acknowledged tells.
+func TestADiskThatIsBehindIsRefused(t *testing.T) {
+	for _, committed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			tn := newTown(t, 3, nil)
+			tn.start()
+			leader, deaf, old := tn.nodes[0], tn.nodes[1], tn.nodes[2]
+			tn.awaitApplied(tn.put(leader, "one"), tn.nodes...)
+			image := old.image()
+			tn.awaitApplied(tn.put(leader, "two"), old)
+			if committed {
+				time.Sleep(5 * time.Second)
+				leader.restart() // what it knows is on its disk; another leads
+				if tn.awaitLeader(tn.nodes...) == old {
+					if err := old.g.Transfer(bg, deaf.id); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			old.close()
+			old.putBack(image)
+			old.open()
+			if why := tn.refuses(tn.nodes[0], old); why != roll.Behind {
+				t.Errorf("committed %v: it is refused as %d", committed, why)
+			}
+			tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes...), "three"), tn.nodes[0], deaf)
+			tn.stop()
+		})
+	}
+}
+
+// Two processes from one disk, at the same time: only one of them is heard, and both sides
+// say so.
+func TestTwoOfOneName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil)
+		tn.start()
+		leader, first := tn.nodes[0], tn.nodes[2]
+		tn.awaitApplied(tn.put(leader, "one"), tn.nodes...)
+		first.close()
+		image := first.image()
+		first.open()
+		tn.awaitApplied(tn.put(leader, "two"), tn.nodes...)
+		time.Sleep(5 * time.Second)
+		second := tn.add(2)
+		second.cfg.Dir = image
+		second.open() // calls for the name come here now
+		if why := tn.refuses(leader, second); why != roll.Twin {
+			t.Errorf("it is refused as %d", why)
+		}
+		if _, by := first.g.Refusals(); len(by) > 0 {
+			t.Errorf("the first is refused: %+v", by)
+		}
+		if second.g.Applied() >= tn.put(leader, "three") {
+			t.Error("it takes entries")
+		}
+		tn.stop()
+	})
+}
+
+// All restart at once, killed at any moment, again and again: nobody is refused.
+func TestNobodyIsRefusedWhoKeptItsDisk(t *testing.T) { overStores(t, nobodyIsRefused) }
+
+func nobodyIsRefused(t *testing.T, store townOption) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil, store, func(_ int, c *Config) { c.TrailingLogs = 2 })
+		tn.start()
+		for round := range 6 {
+			leader := tn.awaitLeader(tn.nodes...)
+			for i := range 8 {
+				_, _ = leader.g.Propose(bg, []byte{byte(round), byte(i)}) // it may lose its office
+			}
+			if err := leader.g.Snapshot(bg); err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range tn.nodes {
+				if round%2 == 0 || i == round%3 {
+					r.restart()
+				}
+			}
+		}
+		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes...), "end"), tn.nodes...)
+		time.Sleep(10 * time.Second)
+		for _, r := range tn.nodes {
+			if refused, by := r.g.Refusals(); len(refused)+len(by) > 0 {
+				t.Errorf("%s: refuses %+v, is refused by %+v", r.id, refused, by)
+			}
+		}
+		tn.stop()
+	})
+}
+
+// A node of the version before says no hello, and works with the others as ever.
+func TestHellosAreNotAskedOfOlderNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil, func(i int, c *Config) { c.off.boots = i == 1 })
+		tn.start()
+		for _, r := range tn.nodes {
+			r.close()
+		}
+		for _, r := range tn.nodes[:2] { // one of each is a majority
+			r.open()
+		}
+		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes[:2]...), "two"), tn.nodes[:2]...)
+		tn.nodes[2].open()
+		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes...), "three"), tn.nodes...)
+		tn.stop()
+	})
+}
+
+// A full disk does not keep a node from starting; it votes when it could write that it has.
+func TestAStartThatCannotBeWrittenDownDoesNotVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil)
+		tn.start()
+		full, gone := tn.nodes[2], tn.nodes[0]
+		tn.awaitApplied(tn.put(gone, "one"), tn.nodes...)
+		full.close()
+		full.fault.set(errFull, nil)
+		full.open()
+		gone.close()
+		time.Sleep(10 * time.Second)
+		if tn.nodes[1].g.IsLeader() || full.g.IsLeader() {
+			t.Error("it voted, and could not write that down")
+		}
+		full.fault.set(nil, nil)
+		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes[1:]...), "two"), tn.nodes[1:]...)
+		tn.stop()
+	})
+}

@@ -1,0 +1,116 @@
+//lint:file-ignore SA1019 as in carry_test.go
+
+package carry
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// porter is a desk that takes notes.
+type porter struct {
+	says    string
+	heard   chan string
+	refuses bool
+	stayed  chan struct{}
+}
+
+func newPorter(says string) *porter {
+	return &porter{says: says, heard: make(chan string, 8), stayed: make(chan struct{}, 8)}
+}
+
+func (p *porter) Hello(raft.ServerAddress, Caller) []byte { return []byte(p.says) }
+func (p *porter) Meet(h []byte) Caller                    { p.heard <- string(h); return p }
+func (p *porter) Refused() bool                           { return p.refuses }
+func (p *porter) Stayed()                                 { p.stayed <- struct{}{} }
+
+// raft's own transport, and so an older program, passes a hello over, in calls and answers.
+func TestOlderProgramsPassAHelloOver(t *testing.T) {
+	for i, name := range []string{"ours calls theirs", "theirs calls ours"} {
+		t.Run(name, func(t *testing.T) {
+			_, a, b := newStreet()
+			d := &desk{calls: make(chan raft.RPC)}
+			var caller, callee transport
+			calls := (<-chan raft.RPC)(d.calls)
+			if i == 0 {
+				caller, callee = New(Config{Layer: a, Timeout: 5 * time.Second, Desk: newPorter("hello")}), theirs(b)
+				calls = callee.Consumer()
+			} else {
+				ours := New(Config{Layer: b, Timeout: 5 * time.Second, Desk: newPorter("hello")})
+				ours.Start(d)
+				caller, callee = theirs(a), ours
+			}
+			defer callee.Close()
+			defer caller.Close()
+			for _, e := range exchanges() {
+				done := make(chan struct{})
+				go func() { defer close(done); e.serve(t, <-calls) }()
+				got, err := e.make(caller)
+				<-done
+				e.check(t, got, err)
+			}
+		})
+	}
+}
+
+// Between two of ours each says hello once, whatever the first message is.
+func TestEachSideSaysHelloOnce(t *testing.T) {
+	for _, e := range exchanges() {
+		if e.answer == nil {
+			continue
+		}
+		_, a, b := newStreet()
+		d := &desk{calls: make(chan raft.RPC)}
+		mine, peers := newPorter("mine"), newPorter("theirs")
+		ours, peer := New(Config{Layer: a, Timeout: 5 * time.Second, Desk: mine}), New(Config{Layer: b, Timeout: 5 * time.Second, Desk: peers})
+		peer.Start(d)
+		connections := 1
+		for range 3 {
+			go func() { e.serve(t, <-d.calls) }()
+			got, err := e.make(ours)
+			e.check(t, got, err)
+		}
+		if e.name == "snapshot" {
+			connections = 3 // each has one of its own
+		}
+		if len(peers.heard) != connections || len(mine.heard) != connections || <-peers.heard != "mine" || <-mine.heard != "theirs" {
+			t.Errorf("%s: %d and %d hellos on %d connections", e.name, len(peers.heard), len(mine.heard), connections)
+		}
+		if want := 3 - connections; len(peers.stayed) != want {
+			t.Errorf("%s: it was said %d times that the caller called again, and it did %d times", e.name, len(peers.stayed), want)
+		}
+		ours.Close()
+		peer.Close()
+	}
+}
+
+// A refused caller's calls do not reach raft, and nothing that a refused peer answers does.
+func TestRefusedOnesAreNotHeard(t *testing.T) {
+	for _, e := range exchanges() {
+		_, a, b := newStreet()
+		d := &desk{calls: make(chan raft.RPC, 1)}
+		mine, peers := newPorter("mine"), newPorter("theirs")
+		ours, peer := New(Config{Layer: a, Timeout: 5 * time.Second, Desk: mine}), New(Config{Layer: b, Timeout: 5 * time.Second, Desk: peers})
+		peer.Start(d)
+		peers.refuses = true
+		if got, err := e.make(ours); !errors.Is(err, ErrRefused) && e.name != "snapshot" || err == nil {
+			t.Errorf("%s: a refused caller hears %+v, %v", e.name, got, err)
+		}
+		if len(d.calls) > 0 {
+			t.Errorf("%s: the call of a refused caller came through", e.name)
+		}
+		if e.name != "snapshot" && <-mine.heard != "theirs" {
+			t.Errorf("%s: a refused caller is not told by whom", e.name)
+		}
+		peers.refuses, mine.refuses = false, true
+		go func() { e.serve(t, <-d.calls) }()
+		if got, err := e.make(ours); err == nil {
+			t.Errorf("%s: a refused peer's answer came through: %+v", e.name, got)
+		}
+		ours.Close()
+		peer.Close()
+	}
+}

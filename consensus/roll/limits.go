@@ -1,0 +1,20 @@
+package roll
+
+const (
+	// MaxChain is how many processes a voter says were before it: a listener that was away
+	// for more starts than that sees no fork in them.
+	MaxChain = 16
+
+	// MaxRefused bounds the refusals that are remembered of one voter.
+	MaxRefused = 16
+
+	// MaxHello bounds what stands at the head of a connection: a claim of 16 nonces has
+	// about 300 bytes.
+	MaxHello = 1024
+
+	// maxRecords bounds the voters that are remembered, far above any group.
+	maxRecords = 4096
+
+	// maxName bounds ids and lineages.
+	maxName = 256
+)
