@@ -19,11 +19,14 @@ type Capabilities struct {
 	Networks   []Network           `cbor:"11,keyasint,omitempty"` // what local policy allows
 }
 
+// LimitSiteNetwork is the word of a sandbox that can keep a job to the site's networks.
+const LimitSiteNetwork = "site_network"
+
 // SandboxCapability is a sandbox that was started once and held.
 type SandboxCapability struct {
 	Kind    Sandbox  `cbor:"1,keyasint"`
 	Version string   `cbor:"2,keyasint,omitempty"`
-	Limits  []string `cbor:"3,keyasint,omitempty"` // which of cpu, memory, pids, disk it enforces here
+	Limits  []string `cbor:"3,keyasint,omitempty"` // which of cpu, memory, pids, network, site_network it enforces here
 }
 
 // Toolchain is a tool that jobs can ask for by name.

@@ -57,6 +57,8 @@ func (c Capabilities) cannotHold(s Spec) []string {
 	}
 	if s.Network != NetworkNone && !slices.Contains(c.Networks, s.Network) {
 		why = append(why, fmt.Sprintf("its policy does not allow network %q", s.Network))
+	} else if s.Network == NetworkSite && !slices.Contains(c.Sandboxes[i].Limits, LimitSiteNetwork) {
+		why = append(why, fmt.Sprintf("its sandbox %q cannot keep a job to the site's networks", s.Sandbox))
 	}
 	return why
 }

@@ -53,7 +53,7 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 		for _, b := range set.Sandbox.ReadOnlyBinds {
 			binds = append(binds, executor.Bind{Host: b, Inside: b})
 		}
-		e, err := sandbox.New(sandbox.Config{Users: n.users, ReadOnly: binds, HostNetwork: set.Policy.Allows(job.NetworkHost), ScratchDir: n.dir.join(dirWorkspaces)})
+		e, err := sandbox.New(sandbox.Config{Users: n.users, ReadOnly: binds, HostNetwork: set.Policy.Allows(job.NetworkHost), SiteNetworks: set.Policy.Site(), Log: n.log, ScratchDir: n.dir.join(dirWorkspaces)})
 		if err != nil {
 			n.log.Warn("the sandbox cannot be used here", "err", err)
 		} else {

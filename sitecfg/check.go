@@ -190,6 +190,7 @@ func (n Node) faults() []fault {
 		c.absolute(fmt.Sprintf("policy.ingest[%d]", i), p)
 	}
 	c.int("policy.ingest", len(n.Policy.Ingest), 0, maxList)
+	c.siteNetworks(n.Policy)
 	c.toolchains(n.Toolchains)
 	c.devices(n.Devices)
 	c.span("reconnect.max_backoff", n.Reconnect.MaxBackoff, time.Second, maxBackoff)

@@ -254,6 +254,9 @@ type PolicyConfig struct {
 	// Network is the widest network that a job may have here. Default none: a job
 	// that asks for more is not taken.
 	Network job.Network `yaml:"network" enum:"none|site|host"`
+	// SiteNetworks are what a job of `network: site` reaches, as prefixes or addresses;
+	// this node itself is never of them. Default none: then no such job is taken.
+	SiteNetworks []string `yaml:"site_networks"`
 	// Ingest are absolute folders below which an ingest may read that was submitted on
 	// another node. Default none: then only who has this node's control socket brings its
 	// files in. What stands there can be read by the whole site.

@@ -3,6 +3,7 @@ package sitecfg
 import (
 	"bytes"
 	"encoding/hex"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ toolchains: [{name: go, version: "1.26", path: /usr/local/go/bin/go}]
 devices:
   - {id: dut-1, kind: serial, path: /dev/serial/by-id/x, labels: {board: rev4}, serial: A1, reset: {send: "reset\n", expect: "login:", timeout: 20s}}
   - {id: dut-2, kind: serial, path: /dev/ttyS1, baud: 9600}
-policy: {network: site}
+policy: {network: site, site_networks: [10.20.0.0/24, 10.20.9.1, "fd00:20::/48"]}
 reconnect: {max_backoff: 10s}
 shutdown: {grace: 1m}
 log: {level: debug, format: json}
@@ -52,6 +53,7 @@ func TestNodeConfig(t *testing.T) {
 		n.Devices[0].Baud != 115200 || n.Devices[0].Reset != ResetConfig{"reset\n", "login:", 20 * time.Second},
 		n.Devices[1].Baud != 9600 || n.Devices[1].Reset.Timeout != 30*time.Second,
 		!n.Policy.Allows(job.NetworkSite) || n.Policy.Allows(job.NetworkHost) || len(n.Policy.Networks()) != 2,
+		fmt.Sprint(n.Policy.Site()) != "[10.20.0.0/24 10.20.9.1/32 fd00:20::/48]",
 		n.Reconnect.MaxBackoff != 10*time.Second:
 		t.Fatalf("%+v", n)
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // impure are standard packages that a pure package may not import, each with all
-// that stands below it. net/netip and net/url go with net: addresses are the
-// shell's business.
+// that stands below it: net/url too, for addresses of services are the shell's business.
+// net/netip is left out, whose values are numbers.
 var impure = map[string]string{
 	"os":            "touches the machine",
 	"syscall":       "touches the machine",
@@ -142,6 +142,9 @@ func whyImpure(p string, l line) string {
 	}
 	if p == "context" && !l.context {
 		return "carries deadlines and waiting"
+	}
+	if p == "net/netip" {
+		return ""
 	}
 	for above := p; above != "."; above = path.Dir(above) {
 		if why, ok := impure[above]; ok {

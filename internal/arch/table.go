@@ -90,6 +90,7 @@ var table = []line{
 	{dir: "node/executor/ptree", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/exectest", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/process", never: []string{"consensus", "mesh", "site"}},
+	{dir: "node/executor/sitenet", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/sandbox", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/ender", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/keeper", never: []string{"consensus", "mesh", "site"}},

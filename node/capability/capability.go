@@ -102,15 +102,18 @@ func Probe(ctx context.Context, cfg Config) (job.Capabilities, error) {
 	return c, nil
 }
 
-// networks lists what can be kept: none needs somebody who keeps the network out.
-// site is never listed: nothing here filters by destination.
+// networks lists what can be kept: none needs somebody who keeps the network out, site
+// somebody who looks at every destination.
 func networks(sandboxes []job.SandboxCapability, host bool) []job.Network {
+	keeps := func(limit string) bool {
+		return slices.ContainsFunc(sandboxes, func(s job.SandboxCapability) bool { return slices.Contains(s.Limits, limit) })
+	}
 	var n []job.Network
-	for _, s := range sandboxes {
-		if slices.Contains(s.Limits, "network") {
-			n = append(n, job.NetworkNone)
-			break
-		}
+	if keeps("network") {
+		n = append(n, job.NetworkNone)
+	}
+	if keeps(job.LimitSiteNetwork) {
+		n = append(n, job.NetworkSite)
 	}
 	if host {
 		n = append(n, job.NetworkHost)

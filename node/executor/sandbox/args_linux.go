@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,8 +23,11 @@ var hostEtc = []string{"/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls/c
 // netEtc only matters with a network.
 var netEtc = []string{"/etc/resolv.conf", "/etc/gai.conf"}
 
+// madeFile is a file that we write.
+type madeFile struct{ path, text string }
+
 // made are the files of /etc that we write, so that they tell nothing of the host.
-var made = []struct{ path, text string }{
+var made = []madeFile{
 	{"/etc/passwd", fmt.Sprintf("root:x:0:0:root:/root:/bin/sh\njob:x:%d:%d:job:/work/build:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", innerID, innerID)},
 	{"/etc/group", fmt.Sprintf("root:x:0:\njob:x:%d:\nnogroup:x:65534:\n", innerID)},
 	{"/etc/hosts", "127.0.0.1 localhost " + hostname + "\n::1 localhost\n"},
@@ -65,10 +69,25 @@ func (e *Executor) mounts(r executor.Request) []mount {
 	return ms
 }
 
+// files are those that we write for a request. On the site's network only name servers that
+// stand in it are asked.
+func (e *Executor) files(r executor.Request) []madeFile {
+	if r.Network != job.NetworkSite {
+		return made
+	}
+	conf, _ := os.ReadFile("/etc/resolv.conf") // none: no names
+	var text strings.Builder
+	for _, a := range e.site().Resolvers(conf) {
+		fmt.Fprintf(&text, "nameserver %s\n", a)
+	}
+	return append(slices.Clone(made), madeFile{"/etc/resolv.conf", text.String()})
+}
+
 // args is the bubblewrap command line. stage maps a host path to where the
 // starting thread's mount namespace has it. dataFD is the number of the first
-// descriptor that carries a made file; statusFD of the status pipe.
-func (e *Executor) args(r executor.Request, ms []mount, stage func(mount) string, dataFD, statusFD int) []string {
+// descriptor that carries a made file; statusFD of the status pipe, behind which comes the
+// one that holds the workload back until its network is there.
+func (e *Executor) args(r executor.Request, ms []mount, made []madeFile, stage func(mount) string, dataFD, statusFD int) []string {
 	a := []string{e.bwrap,
 		"--unshare-user", "--uid", strconv.Itoa(innerID), "--gid", strconv.Itoa(innerID),
 		"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
@@ -119,6 +138,9 @@ func (e *Executor) args(r executor.Request, ms []mount, stage func(mount) string
 	dir := r.Dir
 	if dir == "" {
 		dir = path.Join(viewRoot, executor.BuildDir)
+	}
+	if r.Network == job.NetworkSite {
+		a = append(a, "--block-fd", strconv.Itoa(statusFD+1))
 	}
 	a = append(a, "--remount-ro", "/", "--chdir", dir, "--json-status-fd", strconv.Itoa(statusFD), "--")
 	return append(a, r.Argv...)

@@ -15,6 +15,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/ptree"
+	"github.com/forgeyard/forgeyard-node/node/executor/sitenet"
 )
 
 // handle is one sandbox: bubblewrap outside (the tree's process), bubblewrap
@@ -24,6 +25,7 @@ type handle struct {
 	*ptree.Tree
 	tap  *tap
 	done chan struct{} // closed when exit is known
+	born chan struct{} // closed when init is known
 
 	mu       sync.Mutex
 	init     int // process 1 of the namespace, as the host numbers it
@@ -31,6 +33,8 @@ type handle struct {
 	birth    uint64
 	reported bool // bubblewrap reported the workload's exit code
 	exit     executor.Exit
+	ended    bool         // exit is set
+	net      *sitenet.Net // of a workload on the site's network, else nil
 }
 
 // begin reads the status pipe and waits for the end.
@@ -41,8 +45,9 @@ func (h *handle) begin(statusR *os.File) {
 		readStatus(statusR, func(s status) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			if s.ChildPID != 0 {
+			if s.ChildPID != 0 && h.init == 0 {
 				h.init = s.ChildPID
+				close(h.born)
 			}
 			h.reported = h.reported || s.ExitCode != nil
 		})
@@ -51,8 +56,12 @@ func (h *handle) begin(statusR *os.File) {
 		exit := h.Tree.Wait()
 		<-read
 		h.mu.Lock()
-		h.exit = h.translate(exit)
+		h.exit, h.ended = h.translate(exit), true
+		net := h.net
 		h.mu.Unlock()
+		if net != nil {
+			net.Close()
+		}
 		close(h.done)
 	}()
 }

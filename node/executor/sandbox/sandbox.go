@@ -19,6 +19,9 @@
 package sandbox
 
 import (
+	"log/slog"
+	"net/netip"
+
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
@@ -36,6 +39,11 @@ type Config struct {
 	ReadOnly []executor.Bind
 	// HostNetwork lets a spec ask for the host's network. Default false.
 	HostNetwork bool
+	// SiteNetworks are what a spec that asks for the site's network reaches (package
+	// sitenet). None: it cannot ask for that.
+	SiteNetworks []netip.Prefix
+	// Log tells what such a job was refused. Nil: nothing does.
+	Log *slog.Logger
 	// ScratchDir is where Probe makes its workspace. Empty: the system's.
 	ScratchDir string
 }

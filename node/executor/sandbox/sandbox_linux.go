@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -23,6 +25,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor/cgroup"
 	"github.com/forgeyard/forgeyard-node/node/executor/ptree"
 	"github.com/forgeyard/forgeyard-node/node/executor/seccomp"
+	"github.com/forgeyard/forgeyard-node/node/executor/sitenet"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
@@ -31,8 +34,9 @@ type Executor struct {
 	cfg           Config
 	bwrap         string
 	version       string
-	disableUserns bool   // this bubblewrap knows --disable-userns
-	filter        []byte // of system calls; empty: there is no list for this machine
+	disableUserns bool                                                            // this bubblewrap knows --disable-userns
+	filter        []byte                                                          // of system calls; empty: there is no list for this machine
+	dial          func(ctx context.Context, network, to string) (net.Conn, error) // for tests: instead of the site's
 	cg            *cgroup.Hierarchy
 	why           string // why there is none
 }
@@ -48,6 +52,9 @@ func New(cfg Config) (*Executor, error) {
 			return nil, err
 		}
 		cfg.Users = p
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Executor{cfg: cfg}
 	if err := e.findBwrap(); err != nil {
@@ -114,6 +121,10 @@ func (e *Executor) canEnforce(r executor.Request) error {
 		if !e.cfg.HostNetwork {
 			return refuse("network %q is not allowed on this node", r.Network)
 		}
+	case job.NetworkSite:
+		if len(e.cfg.SiteNetworks) == 0 {
+			return refuse("network %q is not allowed on this node", r.Network)
+		}
 	default:
 		return refuse("network %q cannot be enforced here", r.Network)
 	}
@@ -137,14 +148,15 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 	if err := e.canEnforce(r); err != nil {
 		return nil, err
 	}
-	data, err := e.madeFiles(r.Files)
+	made := e.files(r)
+	data, err := e.pipes(made, r.Files)
 	if err != nil {
 		return nil, err
 	}
-	statusR, statusW, err := os.Pipe()
+	g, err := newGate(r.Network)
 	if err != nil {
 		closeAll(data)
-		return nil, forgeyard.E("sandbox", forgeyard.Unavailable, err)
+		return nil, err
 	}
 	ms := e.mounts(r)
 	st := newStage(ms)
@@ -155,36 +167,42 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 	}
 	spec := ptree.Spec{
 		ID: r.ID, Program: e.bwrap, Env: r.Env, Dir: "/", Stdout: r.Stdout, Stderr: errTap,
-		Extra: append(data, statusW), User: user, Limits: r.Limits, Cgroups: e.cg,
+		Extra: append(data, g.inside()...), User: user, Limits: r.Limits, Cgroups: e.cg,
 	}
 	if root() {
 		spec.Prepare, spec.NoNewPrivs = st.mountAll, true
-		spec.Argv = e.args(r, ms, st.path, 3, 3+len(data))
+		spec.Argv = e.args(r, ms, made, st.path, 3, 3+len(data))
 	} else {
-		spec.Argv = e.args(r, ms, func(m mount) string { return m.host }, 3, 3+len(data))
+		spec.Argv = e.args(r, ms, made, func(m mount) string { return m.host }, 3, 3+len(data))
 	}
 	t, err := ptree.Start(spec)
 	if err != nil {
-		statusR.Close()
+		g.close()
 		if forgeyard.KindOf(err) == forgeyard.NotFound { // bubblewrap itself, not the workload
 			err = forgeyard.E("sandbox", forgeyard.Unavailable, errors.Unwrap(err))
 		}
 		return nil, err
 	}
-	h := &handle{Tree: t, done: make(chan struct{}), tap: errTap}
-	h.begin(statusR)
+	h := &handle{Tree: t, done: make(chan struct{}), born: make(chan struct{}), tap: errTap}
+	h.begin(g.status)
+	if err := h.connect(ctx, g, sitenet.Config{Rules: e.site(), Log: e.cfg.Log, Dial: e.dial}); err != nil {
+		return nil, err
+	}
 	if err := h.awaitStart(ctx); err != nil {
 		return nil, err
 	}
 	return h, nil
 }
 
+// site are the rules of the site's network.
+func (e *Executor) site() sitenet.Rules { return sitenet.Rules{Allow: e.cfg.SiteNetworks} }
+
 // pipeWait is far more than it takes to fill a pipe that has room.
 const pipeWait = time.Second
 
-// madeFiles gives one pipe for each made file, for the filter, and for each file of the
+// pipes gives one pipe for each made file, for the filter, and for each file of the
 // request, filled and closed for writing.
-func (e *Executor) madeFiles(more []executor.File) ([]*os.File, error) {
+func (e *Executor) pipes(made []madeFile, more []executor.File) ([]*os.File, error) {
 	texts := make([][]byte, 0, len(made)+1+len(more))
 	for _, m := range made {
 		texts = append(texts, []byte(m.text))
@@ -247,8 +265,34 @@ func (e *Executor) Probe(ctx context.Context) (job.SandboxCapability, error) {
 	if exit.Code != 42 {
 		return job.SandboxCapability{}, forgeyard.Errorf("probe", forgeyard.Unavailable, "the sandbox does not hold: %+v: %s", exit, out)
 	}
+	if len(e.cfg.SiteNetworks) > 0 {
+		if err := e.trySite(ctx, r); err != nil {
+			e.cfg.Log.Warn("network site is not offered", "err", err)
+		} else {
+			c.Limits = append(c.Limits, job.LimitSiteNetwork)
+		}
+	}
 	return c, nil
 }
+
+// trySite starts a workload on the site's network, which sees that and no other.
+func (e *Executor) trySite(ctx context.Context, r executor.Request) error {
+	out := &limited{max: 4096}
+	r.Network, r.Stdout, r.Stderr = job.NetworkSite, out, out
+	r.Argv = []string{"/bin/sh", "-c", probeSite}
+	exit, err := executor.Try(ctx, e, r, e.cfg.ScratchDir)
+	if err != nil {
+		return err
+	}
+	if exit.Code != 42 {
+		return forgeyard.Errorf("probe", forgeyard.Unavailable, "the site's network does not hold: %+v: %s", exit, out)
+	}
+	return nil
+}
+
+// probeSite exits with 42 when there is a loopback, the way to the site, and nothing else.
+const probeSite = `[ "$(tail -n +3 /proc/net/dev | cut -d: -f1 | sort | tr -d ' \n')" = losite0 ] || { cat /proc/net/dev; exit 1; }
+exit 42`
 
 // probeFilter exits with 1 where system calls are not filtered.
 const probeFilter = `grep -q '^Seccomp:.2$' /proc/self/status || { echo "system calls are not filtered"; exit 1; }
