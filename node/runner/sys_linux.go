@@ -35,6 +35,9 @@ func inodesSpare(dir string) int64 {
 	return int64(st.Ffree) - int64(min(st.Files/16, 1<<16))
 }
 
+// unescape undoes what the kernel writes for the bytes that would break its table.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
 // mountsBelow lists mount points below dir in this process's namespace.
 func mountsBelow(dir string) ([]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
@@ -44,8 +47,11 @@ func mountsBelow(dir string) ([]string, error) {
 	var l []string
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)
-		if len(f) > 4 && (f[4] == dir || strings.HasPrefix(f[4], dir+"/")) {
-			l = append(l, f[4])
+		if len(f) < 5 {
+			continue
+		}
+		if at := unescape.Replace(f[4]); at == dir || strings.HasPrefix(at, dir+"/") {
+			l = append(l, at)
 		}
 	}
 	return l, nil

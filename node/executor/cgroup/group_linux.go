@@ -64,13 +64,17 @@ func (h *Hierarchy) Create(id string, l executor.Limits) (*Group, error) {
 
 // giveWay weighs all workloads together at a quarter of what one other process has, so
 // that the daemon's renewals are sent in time however many processes they have. It bounds
-// nothing while the processors are free. A parent that does not take it is used as it is.
+// nothing while the processors, or the disks, are free. A parent that does not take it is used
+// as it is.
 func (h *Hierarchy) giveWay() {
 	if parent, ok := h.v1["cpu"]; ok {
 		_ = os.WriteFile(filepath.Join(parent, "cpu.shares"), []byte("256"), 0o644)
 	}
 	if slices.Contains(h.v2Ctl, "cpu") {
 		_ = os.WriteFile(filepath.Join(h.v2, "cpu.weight"), []byte("25"), 0o644)
+	}
+	if h.v2IO { // the log's writes stand before theirs in the same way
+		_ = os.WriteFile(filepath.Join(h.v2, "io.weight"), []byte("default 25"), 0o644)
 	}
 }
 
@@ -145,6 +149,9 @@ func (g *Group) limit(l executor.Limits) error {
 		if _, err := os.Stat(filepath.Join(g.v2, "memory.swap.max")); err == nil {
 			errs = append(errs, set(g.v2, "memory.swap.max", "0"))
 		}
+		// A tree that ran out of memory ends as a whole: what is left of it after the kernel took
+		// one process is no workload any more. An old kernel that cannot takes one at a time.
+		_ = set(g.v2, "memory.oom.group", "1")
 	}
 	if d, ok := g.v1["pids"]; ok && l.Pids > 0 {
 		errs = append(errs, set(d, "pids.max", n(l.Pids)))

@@ -29,6 +29,7 @@ type Hierarchy struct {
 	v2      string            // our parent group in the version 2 tree; empty without one
 	v2Ctl   []string          // controllers that version 2 gives to our groups
 	v2Kill  bool
+	v2IO    bool     // the parent takes a weight for disks
 	reasons []string // why a limit does not hold
 }
 
@@ -182,6 +183,8 @@ func (h *Hierarchy) useV2(own, name string) {
 		return
 	}
 	h.v2Ctl = want
+	// A weight needs the controller in the parent alone, and nothing fails for want of it.
+	h.v2IO = len(intersect(words(filepath.Join(own, "cgroup.controllers")), []string{"io"})) == 1 && enable(own, []string{"io"}) == nil
 }
 
 func enable(dir string, ctl []string) error {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/node/executor"
 )
 
 func TestLocate(t *testing.T) {
@@ -58,10 +59,25 @@ func TestDetectV2PassesControllersDown(t *testing.T) {
 	if got := h.Enforces(); len(got) != 3 {
 		t.Errorf("enforces %v (%s)", got, h.Describe())
 	}
-	b, err := os.ReadFile(filepath.Join(own, "forgeyard", "cgroup.subtree_control"))
-	if err != nil || string(b) != "+memory +pids +cpu" {
-		t.Errorf("%q %v", b, err)
+	is := func(want string, at ...string) {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(append([]string{own, "forgeyard"}, at...)...))
+		if err != nil || string(b) != want {
+			t.Errorf("%v has %q, want %q: %v", at, b, want, err)
+		}
 	}
+	is("+memory +pids +cpu", "cgroup.subtree_control")
+	// What an attempt asks for holds for its whole tree, which ends as one when it runs out of
+	// memory; all of them together stand behind the daemon, for cores and for disks.
+	if _, err := h.Create("a-1", executor.Limits{MilliCPU: 1500, Memory: 64 << 20, Pids: 32}); err != nil {
+		t.Fatal(err)
+	}
+	is("67108864", "a-1", "memory.max")
+	is("1", "a-1", "memory.oom.group")
+	is("32", "a-1", "pids.max")
+	is("150000 100000", "a-1", "cpu.max")
+	is("25", "cpu.weight")
+	is("default 25", "io.weight")
 }
 
 func TestNothingHere(t *testing.T) {
