@@ -12,6 +12,9 @@ type line struct {
 	// context allows package context in a pure package: the contract of a service
 	// has it in its signatures, though the package itself waits for nothing.
 	context bool
+	// kernel allows a pure package files of some platforms only: it computes one thing,
+	// the same everywhere, by other instructions where there are better ones.
+	kernel bool
 }
 
 // table is the house, lowest floor first. A package may import only packages
@@ -22,6 +25,7 @@ type line struct {
 var table = []line{
 	{dir: ".", pure: true},
 	{dir: "internal/invariant", pure: true},
+	{dir: "internal/blake3", pure: true, kernel: true, only: []string{}},
 	{dir: "internal/cborx", pure: true},
 	{dir: "internal/strictyaml", pure: true},
 	{dir: "internal/clock"},

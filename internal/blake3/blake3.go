@@ -1,0 +1,169 @@
+// Package blake3 computes BLAKE3-256 of large pieces sixteen chunks at a time, where the
+// CPU has AVX-512; elsewhere it computes the same, slowly, and nobody should use it but
+// tests (Wide says which).
+//
+// The tree of BLAKE3: chunks of 1 KiB are its leaves, a parent joins two of its subtrees, and
+// a subtree on the left has as many chunks as the largest power of two allows. What comes is
+// hashed in units of sixteen chunks, up to maxChunks at once; their chaining values go on a
+// stack, one for each bit of the number of chunks so far. The last bytes wait, as nobody
+// knows whether they are the root. What is not more than a unit is left to a library that has
+// eight lanes and is quick with few.
+package blake3
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	narrow "github.com/zeebo/blake3"
+)
+
+const (
+	blockSize = 64
+	chunkSize = 1024
+
+	lanes = 16
+	unit  = lanes * chunkSize
+
+	// maxChunks are hashed at once: of their parents, the few at the top are made with
+	// lanes that stay empty, 2 % of the work.
+	maxChunks = 256
+)
+
+// Sum256 is the hash of b.
+func Sum256(b []byte) [32]byte {
+	if len(b) <= unit {
+		return narrow.Sum256(b)
+	}
+	h := Hasher{}
+	h.whole(b)
+	return h.finish(b[h.taken():])
+}
+
+// Hasher hashes what is written to it. Its zero value is ready.
+type Hasher struct {
+	chunks uint64    // hashed: a multiple of lanes
+	stack  [54]words // a subtree of 1<<i chunks at i, if that bit of chunks is set
+	tail   [unit]byte
+	n      int // of tail
+}
+
+// taken is how many bytes are in the stack.
+func (h *Hasher) taken() int { return int(h.chunks) * chunkSize }
+
+// Reset forgets what was written.
+func (h *Hasher) Reset() { h.chunks, h.n = 0, 0 }
+
+// Write implements io.Writer and never fails.
+func (h *Hasher) Write(p []byte) (int, error) {
+	all := len(p)
+	if h.n > 0 {
+		n := copy(h.tail[h.n:], p)
+		h.n += n
+		p = p[n:]
+		if len(p) == 0 {
+			return all, nil
+		}
+		h.take(h.tail[:])
+		h.n = 0
+	}
+	p = p[h.whole(p):]
+	h.n = copy(h.tail[:], p)
+	return all, nil
+}
+
+// whole takes units of p but for the last bytes, and says how many bytes it took.
+func (h *Hasher) whole(p []byte) (took int) {
+	for len(p) > unit {
+		n := uint64(min(maxChunks, (len(p)-1)/chunkSize))
+		n = 1 << (bits.Len64(n) - 1)
+		if fit := uint64(1) << bits.TrailingZeros64(h.chunks|maxChunks); n > fit {
+			n = fit // else it would not be a subtree
+		}
+		h.take(p[:n*chunkSize])
+		p = p[n*chunkSize:]
+		took += int(n) * chunkSize
+	}
+	return took
+}
+
+// take hashes a subtree of whole units that is not the last of all.
+func (h *Hasher) take(p []byte) {
+	n := len(p) / chunkSize
+	h.push(subtree(p, h.chunks), uint64(n))
+}
+
+// subtree is the chaining value of a power of two of chunks, at least lanes.
+func subtree(p []byte, counter uint64) words {
+	var l level
+	n := len(p) / chunkSize
+	for i := 0; i < n; i += lanes {
+		chunks(p[i*chunkSize:], counter+uint64(i), &l, i)
+	}
+	for n /= 2; n > 0; n /= 2 {
+		for i := 0; i < n; i += lanes {
+			parents(&l, i)
+		}
+	}
+	return l.get(0)
+}
+
+// push puts a subtree of n chunks on the stack and joins those of one size.
+func (h *Hasher) push(cv words, n uint64) {
+	i := bits.TrailingZeros64(n)
+	h.chunks += n
+	for at := h.chunks - n; at>>i&1 == 1; i++ {
+		p := parentNode(h.stack[i], cv)
+		cv = p.chain()
+	}
+	h.stack[i] = cv
+}
+
+// Sum is the hash of what was written so far; more may follow.
+func (h *Hasher) Sum() [32]byte {
+	if h.chunks == 0 {
+		return narrow.Sum256(h.tail[:h.n])
+	}
+	return h.finish(h.tail[:h.n])
+}
+
+// finish is the hash with the last bytes, one at least and at most a unit. It changes
+// nothing.
+func (h *Hasher) finish(tail []byte) (out [32]byte) {
+	n := last(tail, h.chunks)
+	for occupied := h.chunks; occupied != 0; occupied &= occupied - 1 {
+		n = parentNode(h.stack[bits.TrailingZeros64(occupied)], n.chain())
+	}
+	n.flags |= root
+	for i, w := range n.chain() {
+		binary.LittleEndian.PutUint32(out[4*i:], w)
+	}
+	return out
+}
+
+// last is the top of the tree of at most a unit of bytes.
+func last(b []byte, counter uint64) node {
+	if len(b) <= chunkSize {
+		return chunkNode(b, counter)
+	}
+	var l level
+	n, whole := len(b)/chunkSize, b
+	if len(b) < unit { // the lanes behind n are for nobody
+		var padded [unit]byte
+		copy(padded[:], b)
+		whole = padded[:]
+	}
+	chunks(whole, counter, &l, 0)
+	if rest := b[n*chunkSize:]; len(rest) > 0 {
+		c := chunkNode(rest, counter+uint64(n))
+		l.put(n, c.chain())
+		n++
+	}
+	for ; n > 2; n = (n + 1) / 2 {
+		odd := l.get(n - 1)
+		parents(&l, 0)
+		if n%2 == 1 {
+			l.put(n/2, odd) // it has no neighbour yet
+		}
+	}
+	return parentNode(l.get(0), l.get(1))
+}

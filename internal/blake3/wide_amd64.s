@@ -1,0 +1,318 @@
+#include "textflag.h"
+
+// Sixteen lanes, each a chunk or a parent of its own. Z0 to Z15 are the state of BLAKE3, a
+// word of every lane in each; Z16 to Z31 are the message, in the same way.
+
+DATA iv<>+0(SB)/4, $0x6A09E667
+DATA iv<>+4(SB)/4, $0xBB67AE85
+DATA iv<>+8(SB)/4, $0x3C6EF372
+DATA iv<>+12(SB)/4, $0xA54FF53A
+DATA iv<>+16(SB)/4, $0x510E527F
+DATA iv<>+20(SB)/4, $0x9B05688C
+DATA iv<>+24(SB)/4, $0x1F83D9AB
+DATA iv<>+28(SB)/4, $0x5BE0CD19
+GLOBL iv<>(SB), RODATA|NOPTR, $32
+
+DATA lanes<>+0(SB)/4, $0
+DATA lanes<>+4(SB)/4, $1
+DATA lanes<>+8(SB)/4, $2
+DATA lanes<>+12(SB)/4, $3
+DATA lanes<>+16(SB)/4, $4
+DATA lanes<>+20(SB)/4, $5
+DATA lanes<>+24(SB)/4, $6
+DATA lanes<>+28(SB)/4, $7
+DATA lanes<>+32(SB)/4, $8
+DATA lanes<>+36(SB)/4, $9
+DATA lanes<>+40(SB)/4, $10
+DATA lanes<>+44(SB)/4, $11
+DATA lanes<>+48(SB)/4, $12
+DATA lanes<>+52(SB)/4, $13
+DATA lanes<>+56(SB)/4, $14
+DATA lanes<>+60(SB)/4, $15
+GLOBL lanes<>(SB), RODATA|NOPTR, $64
+
+DATA evens<>+0(SB)/4, $0
+DATA evens<>+4(SB)/4, $2
+DATA evens<>+8(SB)/4, $4
+DATA evens<>+12(SB)/4, $6
+DATA evens<>+16(SB)/4, $8
+DATA evens<>+20(SB)/4, $10
+DATA evens<>+24(SB)/4, $12
+DATA evens<>+28(SB)/4, $14
+DATA evens<>+32(SB)/4, $16
+DATA evens<>+36(SB)/4, $18
+DATA evens<>+40(SB)/4, $20
+DATA evens<>+44(SB)/4, $22
+DATA evens<>+48(SB)/4, $24
+DATA evens<>+52(SB)/4, $26
+DATA evens<>+56(SB)/4, $28
+DATA evens<>+60(SB)/4, $30
+GLOBL evens<>(SB), RODATA|NOPTR, $64
+
+DATA odds<>+0(SB)/4, $1
+DATA odds<>+4(SB)/4, $3
+DATA odds<>+8(SB)/4, $5
+DATA odds<>+12(SB)/4, $7
+DATA odds<>+16(SB)/4, $9
+DATA odds<>+20(SB)/4, $11
+DATA odds<>+24(SB)/4, $13
+DATA odds<>+28(SB)/4, $15
+DATA odds<>+32(SB)/4, $17
+DATA odds<>+36(SB)/4, $19
+DATA odds<>+40(SB)/4, $21
+DATA odds<>+44(SB)/4, $23
+DATA odds<>+48(SB)/4, $25
+DATA odds<>+52(SB)/4, $27
+DATA odds<>+56(SB)/4, $29
+DATA odds<>+60(SB)/4, $31
+GLOBL odds<>(SB), RODATA|NOPTR, $64
+
+// QUARTERS is a quarter round of four columns or diagonals at once: message words x go in
+// first, y second.
+#define QUARTERS(a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3, x0, x1, x2, x3, y0, y1, y2, y3) \
+	VPADDD b0, a0, a0; VPADDD b1, a1, a1; VPADDD b2, a2, a2; VPADDD b3, a3, a3 \
+	VPADDD x0, a0, a0; VPADDD x1, a1, a1; VPADDD x2, a2, a2; VPADDD x3, a3, a3 \
+	VPXORD a0, d0, d0; VPXORD a1, d1, d1; VPXORD a2, d2, d2; VPXORD a3, d3, d3 \
+	VPRORD $16, d0, d0; VPRORD $16, d1, d1; VPRORD $16, d2, d2; VPRORD $16, d3, d3 \
+	VPADDD d0, c0, c0; VPADDD d1, c1, c1; VPADDD d2, c2, c2; VPADDD d3, c3, c3 \
+	VPXORD c0, b0, b0; VPXORD c1, b1, b1; VPXORD c2, b2, b2; VPXORD c3, b3, b3 \
+	VPRORD $12, b0, b0; VPRORD $12, b1, b1; VPRORD $12, b2, b2; VPRORD $12, b3, b3 \
+	VPADDD b0, a0, a0; VPADDD b1, a1, a1; VPADDD b2, a2, a2; VPADDD b3, a3, a3 \
+	VPADDD y0, a0, a0; VPADDD y1, a1, a1; VPADDD y2, a2, a2; VPADDD y3, a3, a3 \
+	VPXORD a0, d0, d0; VPXORD a1, d1, d1; VPXORD a2, d2, d2; VPXORD a3, d3, d3 \
+	VPRORD $8, d0, d0; VPRORD $8, d1, d1; VPRORD $8, d2, d2; VPRORD $8, d3, d3 \
+	VPADDD d0, c0, c0; VPADDD d1, c1, c1; VPADDD d2, c2, c2; VPADDD d3, c3, c3 \
+	VPXORD c0, b0, b0; VPXORD c1, b1, b1; VPXORD c2, b2, b2; VPXORD c3, b3, b3 \
+	VPRORD $7, b0, b0; VPRORD $7, b1, b1; VPRORD $7, b2, b2; VPRORD $7, b3, b3
+
+#define COLUMNS(x0, x1, x2, x3, y0, y1, y2, y3) \
+	QUARTERS(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z8, Z9, Z10, Z11, Z12, Z13, Z14, Z15, x0, x1, x2, x3, y0, y1, y2, y3)
+
+#define DIAGONALS(x0, x1, x2, x3, y0, y1, y2, y3) \
+	QUARTERS(Z0, Z1, Z2, Z3, Z5, Z6, Z7, Z4, Z10, Z11, Z8, Z9, Z15, Z12, Z13, Z14, x0, x1, x2, x3, y0, y1, y2, y3)
+
+#define ROUNDS \
+	COLUMNS(Z16, Z18, Z20, Z22, Z17, Z19, Z21, Z23); \
+	DIAGONALS(Z24, Z26, Z28, Z30, Z25, Z27, Z29, Z31); \
+	COLUMNS(Z18, Z19, Z23, Z20, Z22, Z26, Z16, Z29); \
+	DIAGONALS(Z17, Z28, Z25, Z31, Z27, Z21, Z30, Z24); \
+	COLUMNS(Z19, Z26, Z29, Z23, Z20, Z28, Z18, Z30); \
+	DIAGONALS(Z22, Z25, Z27, Z24, Z21, Z16, Z31, Z17); \
+	COLUMNS(Z26, Z28, Z30, Z29, Z23, Z25, Z19, Z31); \
+	DIAGONALS(Z20, Z27, Z21, Z17, Z16, Z18, Z24, Z22); \
+	COLUMNS(Z28, Z25, Z31, Z30, Z29, Z27, Z26, Z24); \
+	DIAGONALS(Z23, Z21, Z16, Z22, Z18, Z19, Z17, Z20); \
+	COLUMNS(Z25, Z27, Z24, Z31, Z30, Z21, Z28, Z17); \
+	DIAGONALS(Z29, Z16, Z18, Z20, Z19, Z26, Z22, Z23); \
+	COLUMNS(Z27, Z21, Z17, Z24, Z31, Z16, Z25, Z22); \
+	DIAGONALS(Z30, Z18, Z19, Z23, Z26, Z28, Z20, Z29)
+
+// FOLD is the chaining value of the state.
+#define FOLD \
+	VPXORD Z8, Z0, Z0; \
+	VPXORD Z9, Z1, Z1; \
+	VPXORD Z10, Z2, Z2; \
+	VPXORD Z11, Z3, Z3; \
+	VPXORD Z12, Z4, Z4; \
+	VPXORD Z13, Z5, Z5; \
+	VPXORD Z14, Z6, Z6; \
+	VPXORD Z15, Z7, Z7
+
+#define FIRSTCV \
+	VPBROADCASTD iv<>+0(SB), Z0; \
+	VPBROADCASTD iv<>+4(SB), Z1; \
+	VPBROADCASTD iv<>+8(SB), Z2; \
+	VPBROADCASTD iv<>+12(SB), Z3; \
+	VPBROADCASTD iv<>+16(SB), Z4; \
+	VPBROADCASTD iv<>+20(SB), Z5; \
+	VPBROADCASTD iv<>+24(SB), Z6; \
+	VPBROADCASTD iv<>+28(SB), Z7
+
+#define FIRSTIV \
+	VPBROADCASTD iv<>+0(SB), Z8; \
+	VPBROADCASTD iv<>+4(SB), Z9; \
+	VPBROADCASTD iv<>+8(SB), Z10; \
+	VPBROADCASTD iv<>+12(SB), Z11
+
+// ROWS turns four rows by pairs of words, then of two: a to d then hold word 0 to 3 of each
+// four of their words, of the four rows.
+#define ROWS(a, b, c, d) \
+	VPUNPCKLDQ b, a, Z8; VPUNPCKHDQ b, a, Z9; VPUNPCKLDQ d, c, Z10; VPUNPCKHDQ d, c, Z11 \
+	VPUNPCKLQDQ Z10, Z8, a; VPUNPCKHQDQ Z10, Z8, b; VPUNPCKLQDQ Z11, Z9, c; VPUNPCKHQDQ Z11, Z9, d
+
+// FOURS turns what ROWS left: a to d then hold one word of all sixteen rows.
+#define FOURS(a, b, c, d) \
+	VSHUFI32X4 $0x44, b, a, Z8; VSHUFI32X4 $0xEE, b, a, Z9; VSHUFI32X4 $0x44, d, c, Z10; VSHUFI32X4 $0xEE, d, c, Z11 \
+	VSHUFI32X4 $0x88, Z10, Z8, a; VSHUFI32X4 $0xDD, Z10, Z8, b; VSHUFI32X4 $0x88, Z11, Z9, c; VSHUFI32X4 $0xDD, Z11, Z9, d
+
+// func chunksWide(in *byte, counter uint64, out *uint32, stride uintptr)
+TEXT ·chunksWide(SB), NOSPLIT, $0-32
+	MOVQ in+0(FP), SI
+	MOVQ counter+8(FP), AX
+	MOVQ out+16(FP), DI
+	MOVQ stride+24(FP), DX
+	MOVQ $16, CX
+	MOVL $1, R8 // the first block's flag
+	MOVQ AX, R9
+	SHRQ $32, R9
+	FIRSTCV
+
+block:
+
+	VMOVDQU32 0(SI), Z16
+	VMOVDQU32 1024(SI), Z17
+	VMOVDQU32 2048(SI), Z18
+	VMOVDQU32 3072(SI), Z19
+	VMOVDQU32 4096(SI), Z20
+	VMOVDQU32 5120(SI), Z21
+	VMOVDQU32 6144(SI), Z22
+	VMOVDQU32 7168(SI), Z23
+	VMOVDQU32 8192(SI), Z24
+	VMOVDQU32 9216(SI), Z25
+	VMOVDQU32 10240(SI), Z26
+	VMOVDQU32 11264(SI), Z27
+	VMOVDQU32 12288(SI), Z28
+	VMOVDQU32 13312(SI), Z29
+	VMOVDQU32 14336(SI), Z30
+	VMOVDQU32 15360(SI), Z31
+	ROWS(Z16, Z17, Z18, Z19)
+	ROWS(Z20, Z21, Z22, Z23)
+	ROWS(Z24, Z25, Z26, Z27)
+	ROWS(Z28, Z29, Z30, Z31)
+	FOURS(Z16, Z20, Z24, Z28)
+	FOURS(Z17, Z21, Z25, Z29)
+	FOURS(Z18, Z22, Z26, Z30)
+	FOURS(Z19, Z23, Z27, Z31)
+	LEAQ 256(SI), R11
+	CMPQ CX, $4
+	JGT  ahead
+	ADDQ $15360, R11 // of the chunks that come next
+
+ahead:
+	PREFETCHT0 0(R11)
+	PREFETCHT0 1024(R11)
+	PREFETCHT0 2048(R11)
+	PREFETCHT0 3072(R11)
+	PREFETCHT0 4096(R11)
+	PREFETCHT0 5120(R11)
+	PREFETCHT0 6144(R11)
+	PREFETCHT0 7168(R11)
+	PREFETCHT0 8192(R11)
+	PREFETCHT0 9216(R11)
+	PREFETCHT0 10240(R11)
+	PREFETCHT0 11264(R11)
+	PREFETCHT0 12288(R11)
+	PREFETCHT0 13312(R11)
+	PREFETCHT0 14336(R11)
+	PREFETCHT0 15360(R11)
+	FIRSTIV
+	VPBROADCASTD AX, Z12
+	VPADDD lanes<>(SB), Z12, Z12
+	VPBROADCASTD R9, Z13
+	MOVL $64, R10
+	VPBROADCASTD R10, Z14
+	CMPQ CX, $1
+	JNE  more
+	ORL  $2, R8 // the last block's
+
+more:
+	VPBROADCASTD R8, Z15
+	XORL R8, R8
+	ROUNDS
+	FOLD
+	ADDQ $64, SI
+	DECQ CX
+	JNZ  block
+
+	VMOVDQU32 Z0, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z1, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z2, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z3, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z4, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z5, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z6, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z7, (DI)
+	VZEROUPPER
+	RET
+
+// func parentsWide(in *uint32, inStride uintptr, out *uint32, outStride uintptr)
+TEXT ·parentsWide(SB), NOSPLIT, $0-32
+	MOVQ in+0(FP), SI
+	MOVQ inStride+8(FP), BX
+	MOVQ out+16(FP), DI
+	MOVQ outStride+24(FP), DX
+	VMOVDQU32 evens<>(SB), Z0
+	VMOVDQU32 odds<>(SB), Z1
+	VMOVDQU32 (SI), Z16
+	VMOVDQA32 Z16, Z24
+	VPERMT2D 64(SI), Z0, Z16
+	VPERMT2D 64(SI), Z1, Z24
+	ADDQ BX, SI
+	VMOVDQU32 (SI), Z17
+	VMOVDQA32 Z17, Z25
+	VPERMT2D 64(SI), Z0, Z17
+	VPERMT2D 64(SI), Z1, Z25
+	ADDQ BX, SI
+	VMOVDQU32 (SI), Z18
+	VMOVDQA32 Z18, Z26
+	VPERMT2D 64(SI), Z0, Z18
+	VPERMT2D 64(SI), Z1, Z26
+	ADDQ BX, SI
+	VMOVDQU32 (SI), Z19
+	VMOVDQA32 Z19, Z27
+	VPERMT2D 64(SI), Z0, Z19
+	VPERMT2D 64(SI), Z1, Z27
+	ADDQ BX, SI
+	VMOVDQU32 (SI), Z20
+	VMOVDQA32 Z20, Z28
+	VPERMT2D 64(SI), Z0, Z20
+	VPERMT2D 64(SI), Z1, Z28
+	ADDQ BX, SI
+	VMOVDQU32 (SI), Z21
+	VMOVDQA32 Z21, Z29
+	VPERMT2D 64(SI), Z0, Z21
+	VPERMT2D 64(SI), Z1, Z29
+	ADDQ BX, SI
+	VMOVDQU32 (SI), Z22
+	VMOVDQA32 Z22, Z30
+	VPERMT2D 64(SI), Z0, Z22
+	VPERMT2D 64(SI), Z1, Z30
+	ADDQ BX, SI
+	VMOVDQU32 (SI), Z23
+	VMOVDQA32 Z23, Z31
+	VPERMT2D 64(SI), Z0, Z23
+	VPERMT2D 64(SI), Z1, Z31
+	FIRSTCV
+	FIRSTIV
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	MOVL $64, R10
+	VPBROADCASTD R10, Z14
+	MOVL $4, R10 // a parent
+	VPBROADCASTD R10, Z15
+	ROUNDS
+	FOLD
+	VMOVDQU32 Z0, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z1, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z2, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z3, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z4, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z5, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z6, (DI)
+	ADDQ DX, DI
+	VMOVDQU32 Z7, (DI)
+	VZEROUPPER
+	RET
