@@ -191,7 +191,7 @@ func (d *directServer) serve(raw net.Conn) {
 	}
 	cfg, keys := d.id.ConfigForPeer("")
 	cfg.NextProtos = []string{directALPN}
-	c := tls.Server(raw, cfg)
+	c := tls.Server(&wideConn{Conn: raw}, cfg)
 	if err := c.HandshakeContext(ctx); err != nil || c.ConnectionState().NegotiatedProtocol != directALPN {
 		_ = raw.Close()
 		return
@@ -219,7 +219,7 @@ func (d *directServer) admit(c *tls.Conn, p peer.ID) error {
 	if err == nil {
 		l, err = m.listener(h.Protocol, pr)
 	}
-	conn := &directConn{Conn: c, m: m, local: Addr{Peer{ID: m.host.ID()}}, remote: Addr{pr}}
+	conn := m.direct.conn(c, pr)
 	if err == nil {
 		err = m.adopt(conn)
 	}
@@ -253,8 +253,27 @@ func (m *Mesh) adopt(c *directConn) error {
 // ConnectionState in it and ask for an ALPN of its own.
 type directConn struct {
 	net.Conn
+	wide          *wideConn // under it
 	m             *Mesh
 	local, remote Addr
+}
+
+// conn is a TLS connection whose other end was judged. Ours all run over a wideConn.
+func (d *directServer) conn(c *tls.Conn, p Peer) *directConn {
+	return &directConn{Conn: c, wide: c.NetConn().(*wideConn), m: d.m, local: Addr{Peer{ID: d.m.host.ID()}}, remote: Addr{p}}
+}
+
+// Write implements net.Conn. The records of a large write leave together.
+func (c *directConn) Write(b []byte) (int, error) {
+	if len(b) <= tlsPlainMax {
+		return c.Conn.Write(b)
+	}
+	c.wide.hold()
+	n, err := c.Conn.Write(b)
+	if lerr := c.wide.let(); err == nil && lerr != nil {
+		return 0, lerr // how much of it went is not known
+	}
+	return n, err
 }
 
 func (c *directConn) LocalAddr() net.Addr  { return c.local }
@@ -291,7 +310,7 @@ func (m *Mesh) dialDirect(ctx context.Context, p peer.ID, proto protocol.ID) (ne
 		return nil, err
 	}
 	_ = c.SetDeadline(time.Time{})
-	conn := &directConn{Conn: c, m: m, local: Addr{Peer{ID: m.host.ID()}}, remote: Addr{pr}}
+	conn := m.direct.conn(c, pr)
 	if err := m.adopt(conn); err != nil {
 		_ = c.Close()
 		return nil, err
@@ -364,7 +383,7 @@ func (m *Mesh) dialOne(ctx context.Context, p peer.ID, addr string) (*tls.Conn, 
 	}
 	cfg, _ := m.direct.id.ConfigForPeer(p)
 	cfg.NextProtos = []string{directALPN}
-	c := tls.Client(raw, cfg)
+	c := tls.Client(&wideConn{Conn: raw}, cfg)
 	if err := c.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, err
