@@ -23,6 +23,7 @@ const pressureHelp = "1 while this node takes no work for want of it."
 // (07§186): ids are in the logs.
 type metrics struct {
 	registry *prometheus.Registry
+	attempts *attemptMetrics
 
 	active, casBytes, spoolBytes, uplinkUsed, outbox  prometheus.Gauge
 	allowance, left, ready, silent                    prometheus.Gauge
@@ -59,6 +60,7 @@ func newMetrics(n *Node) *metrics {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m := &metrics{
 		registry:        r,
+		attempts:        newAttemptMetrics(r),
 		active:          gauge("agent_active_jobs", "Executions under way on this node."),
 		casBytes:        gauge("cas_bytes", "Bytes in this node's content store."),
 		spoolBytes:      gauge("agent_log_spool_bytes", "Bytes of logs on this node's disk."),
@@ -125,6 +127,7 @@ func registerLive(r *prometheus.Registry, n *Node) {
 		return 0
 	}))
 	n.fitnessMetrics(r)
+	n.resourceMetrics(r)
 	n.strainMetrics(r)
 	n.layerMetrics(r)
 	n.scrubMetrics(r)
@@ -236,6 +239,7 @@ func (m *metrics) sample(ctx context.Context, n *Node) {
 		m.casBytes.Set(float64(u.Bytes))
 	}
 	m.spoolBytes.Set(float64(n.spoolBytes()))
+	m.attempts.sample(n.mains(), n.clock.Now())
 }
 
 // scrubMetrics tell when the store was read through and what came of it.

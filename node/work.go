@@ -88,11 +88,14 @@ func (x *execution) run(ctx context.Context) {
 	if result.Category == job.SandboxSetup {
 		x.n.work.Go(func() { x.n.refresh(ctx) }) // before the next job meets the same
 	}
+	x.n.metrics.attempts.ended(ended.Spans)
 	x.finish(ctx, result, ended)
+	began := x.n.clock.Now()
 	if err := a.Finish(false); err != nil {
 		log.Error("clean-up failed", "err", err) // it never changes a result (07§96)
 		x.n.metrics.cleanupFailures.Inc()
 	}
+	x.n.metrics.attempts.cleanup.Observe(x.n.clock.Now().Sub(began).Seconds())
 }
 
 func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
@@ -369,5 +372,7 @@ func (x *execution) Replicate(ctx context.Context, d runner.Delivery) (runner.Re
 		owner, d.Log = site.NamePin(x.authority.Job), nil // the log's end is copied with the rest of it
 	}
 	roots := rootsOf(d.Outputs, d.Log)
-	return x.n.replicate(ctx, x.job.Spec.Durability, pinOf(owner, roots), roots)
+	r, err := x.n.replicate(ctx, x.job.Spec.Durability, pinOf(owner, roots), roots)
+	x.n.metrics.attempts.uploadedOutputs(d.Outputs, len(r.Nodes))
+	return r, err
 }

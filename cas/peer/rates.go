@@ -97,3 +97,17 @@ func priorityOf(ctx context.Context) bulk.Priority {
 	p, _ := ctx.Value(priorityKey{}).(bulk.Priority)
 	return p
 }
+
+type meterKey struct{}
+
+// WithMeter makes fetches under ctx add to a counter the bytes that they brought and stored.
+func WithMeter(ctx context.Context, m func(bytes int64)) context.Context {
+	return context.WithValue(ctx, meterKey{}, m)
+}
+
+// metered tells who asked for it what a session brought.
+func metered(ctx context.Context, bytes int64) {
+	if m, ok := ctx.Value(meterKey{}).(func(int64)); ok && bytes > 0 {
+		m(bytes)
+	}
+}

@@ -97,6 +97,10 @@ func (s *session) close() {
 	s.x.endFetch(s.subject, s)
 	s.cancel()
 	s.wg.Wait()
+	s.mu.Lock()
+	bytes := s.bytes
+	s.mu.Unlock()
+	metered(s.ctx, bytes)
 }
 
 // wake tells everyone who waits for a change. The caller holds mu.

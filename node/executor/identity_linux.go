@@ -15,11 +15,13 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 )
 
-// Proc is one line of /proc, as far as identity goes.
+// Proc is one line of /proc: who it is, and what it takes.
 type Proc struct {
 	PID, PPID, PGRP, Session int
 	State                    byte
 	Birth                    uint64 // clock ticks since boot
+	Ticks                    int64  // of processor time, with those of children that it collected
+	Pages                    int64  // that are resident
 }
 
 // ReadProc reads /proc/<pid>/stat; NotFound when there is no such process.
@@ -43,12 +45,20 @@ func parseStat(b []byte) (Proc, error) {
 		return Proc{}, forgeyard.Errorf("read process", forgeyard.Corrupt, "stat line has %d fields after the name, 20 are needed", len(f))
 	}
 	p := Proc{State: f[0][0]}
-	var errs [5]error
+	var errs [10]error
 	p.PID, errs[0] = strconv.Atoi(strings.TrimSpace(string(b[:open])))
 	p.PPID, errs[1] = strconv.Atoi(f[1])
 	p.PGRP, errs[2] = strconv.Atoi(f[2])
 	p.Session, errs[3] = strconv.Atoi(f[3])
 	p.Birth, errs[4] = strconv.ParseUint(f[19], 10, 64)
+	for i, at := range [...]int{11, 12, 13, 14} { // utime, stime, cutime, cstime
+		var n int64
+		n, errs[5+i] = strconv.ParseInt(f[at], 10, 64)
+		p.Ticks += n
+	}
+	if len(f) > 21 {
+		p.Pages, errs[9] = strconv.ParseInt(f[21], 10, 64)
+	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return Proc{}, forgeyard.E("read process", forgeyard.Corrupt, err)
 	}

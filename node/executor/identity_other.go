@@ -15,3 +15,8 @@ func BootID() string { return "" }
 func KillOrphan(context.Context, int, uint64) error {
 	return forgeyard.Errorf("kill", forgeyard.Unavailable, "process identities are not read on this platform")
 }
+
+// Used needs process identities too.
+func Used(map[int]uint64) (map[int]Use, error) {
+	return nil, forgeyard.Errorf("list processes", forgeyard.Unavailable, "process identities are not read on this platform")
+}

@@ -16,7 +16,7 @@ import (
 func TestParseStat(t *testing.T) {
 	line := "77 (a) b (c) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20 21"
 	p, err := parseStat([]byte(line))
-	if err != nil || p != (Proc{PID: 77, PPID: 1, PGRP: 2, Session: 3, State: 'R', Birth: 4242}) {
+	if err != nil || p != (Proc{PID: 77, PPID: 1, PGRP: 2, Session: 3, State: 'R', Birth: 4242, Ticks: 11 + 12 + 13 + 14, Pages: 21}) {
 		t.Fatalf("%+v %v", p, err)
 	}
 	for _, bad := range []string{"", "1", "1 (x", "1 (x) R", ") (", "x (y) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20"} {

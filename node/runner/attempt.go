@@ -63,6 +63,7 @@ type Attempt struct {
 	summary  string // of an own run that did what it was asked
 	result   job.Result
 	ended    Ended
+	spans    []Span // of what has ended
 
 	mu        sync.Mutex // guards all below
 	order     order
@@ -140,12 +141,12 @@ func (a *Attempt) live() {
 	telling.Go(func() { a.teller(told) })
 	defer a.unkept()
 	defer a.releaseLayers()
-	v := a.prepare()
+	v := a.timed(SpanPrepare, "", a.prepare)
 	if v == nil {
 		v = a.runSteps()
 	}
 	if v == nil {
-		v = a.deliver()
+		v = a.timed(SpanUpload, "", a.deliver)
 	}
 	a.conclude(v)
 }
@@ -372,7 +373,7 @@ func (a *Attempt) conclude(v *verdict) {
 	a.forgetSecrets() // the tree is dead
 	a.returnDevices()
 	a.endHold()
-	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered, Clean: !a.started || a.saved}
+	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered, Clean: !a.started || a.saved, Spans: a.spans}
 	if a.log != nil {
 		if a.taken.Verdict != VerdictContinue || v.end != EndCheckpoint {
 			a.event(0, map[string]any{"event": "end", "end": v.end, "outcome": v.outcome, "category": v.category, "message": v.message, "exit_code": v.code})

@@ -305,6 +305,7 @@ type Ended struct {
 	// Clean: nothing of what was done here is done again by whoever goes on. No program was
 	// started, or the last one ended with the checkpoint that it was committed with.
 	Clean bool
+	Spans []Span // what took how long, in order
 }
 
 // Start begins an epoch and returns at once. Conflict: it is active here already.

@@ -33,7 +33,7 @@ func (a *Attempt) runSteps() *verdict {
 		if v := a.interrupted(); v != nil && (v.end == EndLease || !(a.started && a.unsaved())) {
 			return v
 		}
-		if v := a.runStep(i, s, late); v != nil {
+		if v := a.timed(SpanStep, s.Name, func() *verdict { return a.runStep(i, s, late) }); v != nil {
 			return v
 		}
 	}
