@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -248,25 +247,6 @@ func judgeDevices(st *site.State, here forgeyard.RunnerID, damaged map[forgeyard
 	if len(wrong) > 0 {
 		c.Status, c.Detail = checkWarn, c.Detail+"; "+strings.Join(wrong, "; ")
 		c.Fix = "look at it with: forgeyard-node device doctor; jobs that ask for it wait"
-	}
-	return c
-}
-
-// checkWorkspaces looks for what no attempt is at work in.
-func (n *Node) checkWorkspaces(context.Context) *forgeyardv1.Health_Check {
-	left, err := n.runner.Left()
-	return judgeWorkspaces(left, err)
-}
-
-func judgeWorkspaces(left []string, err error) *forgeyardv1.Health_Check {
-	c := check("workspaces")
-	c.Detail = "none is left over"
-	switch {
-	case err != nil:
-		c.Status, c.Detail, c.Fix = checkFail, err.Error(), "look at the disk, and at how it is mounted: dmesg, findmnt"
-	case len(left) > 0:
-		c.Status, c.Detail = checkWarn, fmt.Sprintf("%d are left over, such as %s", len(left), left[0])
-		c.Fix = "look what holds it (findmnt, lsof), then remove what is left with a garden run or by a restart of the daemon"
 	}
 	return c
 }

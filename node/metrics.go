@@ -32,7 +32,7 @@ type metrics struct {
 	linkFailures                                      prometheus.Counter
 	renewalTook, renewalLate                          prometheus.Histogram
 	rejected, completions, raftEvents, jobs, renewals *prometheus.CounterVec
-	gardened                                          *prometheus.CounterVec
+	gardened, tidied                                  *prometheus.CounterVec
 }
 
 func newMetrics(n *Node) *metrics {
@@ -78,11 +78,12 @@ func newMetrics(n *Node) *metrics {
 		renewals:        vec("lease_renewals_total", "Lease renewals that this node answered as leader, by answer.", "answer"),
 		badPeers:        counter("cas_bad_peer_total", "Times that a peer offered content which does not match its name."),
 		checkpoints:     counter("checkpoint_committed_total", "Checkpoints of this node that the log took."),
-		cleanupFailures: counter("agent_workspace_cleanup_failures_total", "Workspaces that could not be cleaned."),
+		cleanupFailures: counter("agent_workspace_cleanup_failures_total", "Times that what ended work left could not be removed."),
 		entries:         counter("log_entries_applied_total", "Commands applied."),
 		rejected:        vec("agent_lease_reject_total", "Leases that this node rejected, by reason.", "reason"),
 		completions:     vec("completions_total", "Answers to this node's completions.", "answer"),
 		gardened:        vec("garden_done_total", "What maintenance removed, mended or found wanting on this node, by action.", "action"),
+		tidied:          vec("agent_leftovers_removed_total", "What ended work had left and was removed later, by kind.", "what"),
 		raftEvents:      vec("raft_events_total", "What happened to this node's Raft group.", "event"),
 		jobs:            vec("jobs_ended_total", "Jobs of the site that ended while this node watched, by status.", "status"),
 	}
@@ -128,6 +129,12 @@ func registerLive(r *prometheus.Registry, n *Node) {
 	}))
 	n.fitnessMetrics(r)
 	n.resourceMetrics(r)
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "agent_leftovers", Help: "Clean-ups of ended work that failed and are tried again."}, func() float64 {
+		if n.runner == nil {
+			return 0
+		}
+		return float64(len(n.runner.Undone()))
+	}))
 	n.strainMetrics(r)
 	n.layerMetrics(r)
 	n.scrubMetrics(r)

@@ -8,7 +8,7 @@
 //	stop    agent (running work ends or is handed back) ▸ services ▸ leader ▸ log ▸ exchange ▸ mesh ▸ store
 //
 // Goroutines: session (registers, renews), agent (steps), leader (one leadership at a
-// time), upkeep (peers, gossip, credential, clean-up), the build cache's and the servers, under one group; one
+// time), upkeep (peers, gossip, credential, pins), janitor (what ended work left), the build cache's and the servers, under one group; one
 // per running attempt and per report, awaited before anything is closed; and short calls
 // to peers, each with a deadline. Each loop owns its own state; the site's is immutable.
 //
@@ -268,6 +268,7 @@ func (n *Node) serve(ctx context.Context) error {
 	g.Go(func() error { return n.agentLoop(run) })
 	g.Go(func() error { return n.sessionLoop(run) })
 	g.Go(func() error { return n.drainLoop(run) })
+	g.Go(func() error { return n.janitorLoop(run) })
 	g.Go(func() error { return n.cacheLoop(run) })
 	g.Go(func() error { n.scrub.Run(run); return nil })
 	n.setState(StateConnecting)

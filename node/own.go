@@ -195,9 +195,17 @@ func (n *Node) gardenPins(ctx context.Context, out *forgeyardv1.OwnGardenRespons
 	return err
 }
 
-func (n *Node) gardenWorkspaces(_ context.Context, out *forgeyardv1.OwnGardenResponse) error {
-	removed, err := n.runner.Sweep()
-	out.Looked, out.Done = int64(removed+len(n.runner.Active())), int64(removed)
+func (n *Node) gardenWorkspaces(ctx context.Context, out *forgeyardv1.OwnGardenResponse) error {
+	found, err := n.runner.Tidy(ctx, runner.Tidy{Keep: n.cfg.Settings.Retention.DebugFailed})
+	out.Looked = int64(len(found) + len(n.runner.Active()))
+	for _, f := range found {
+		switch {
+		case f.Removed:
+			out.Done++
+		case f.Why != "":
+			out.Trouble = append(out.Trouble, fmt.Sprintf("%s %s: %s", f.What, f.Name, f.Why))
+		}
+	}
 	if err != nil {
 		out.Trouble = append(out.Trouble, err.Error())
 	}

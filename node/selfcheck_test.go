@@ -21,6 +21,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/fitness"
+	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -168,9 +169,9 @@ func TestChecksOfThisMachine(t *testing.T) {
 		"a device elsewhere":      {judgeDevices(hosts(devices.Device{Presence: devices.Absent}), "there", map[forgeyard.DeviceID]string{}), checkOK, "0 devices"},
 		"it is unplugged":         {judgeDevices(hosts(devices.Device{Presence: devices.Absent, Reason: "no such file"}), host, map[forgeyard.DeviceID]string{}), checkWarn, "dut: absent no such file"},
 		"its memory is damaged":   {judgeDevices(hosts(devices.Device{Presence: devices.Present}), host, map[forgeyard.DeviceID]string{"dut": "damaged"}), checkWarn, "dut: damaged"},
-		"no workspace is left":    {judgeWorkspaces(nil, nil), checkOK, ""},
-		"a workspace is left":     {judgeWorkspaces([]string{"a-1-x"}, nil), checkWarn, "a-1-x"},
-		"workspaces unreadable":   {judgeWorkspaces(nil, errors.New("no")), checkFail, "no"},
+		"no workspace is left":    {judgeWorkspaces(nil, 1, nil), checkOK, ""},
+		"a workspace is left":     {judgeWorkspaces([]runner.Leftover{{Name: "a-1-x"}}, 0, nil), checkWarn, "a-1-x"},
+		"workspaces unreadable":   {judgeWorkspaces(nil, 0, errors.New("no")), checkFail, "no"},
 		"a write fails":           {sayWrite(check("spool"), &os.PathError{Op: "open", Err: syscall.EROFS}), checkFail, "read-only"},
 		"no room for a write":     {sayWrite(check("spool"), &os.PathError{Op: "write", Err: syscall.ENOSPC}), checkWarn, "no space"},
 		"the clock is right":      {clock("", 0, 2), checkOK, ""},

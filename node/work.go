@@ -89,9 +89,11 @@ func (x *execution) run(ctx context.Context) {
 		x.n.work.Go(func() { x.n.refresh(ctx) }) // before the next job meets the same
 	}
 	x.n.metrics.attempts.ended(ended.Spans)
+	answered := x.vacateLate(ctx)
 	x.finish(ctx, result, ended)
+	answered()
 	began := x.n.clock.Now()
-	if err := a.Finish(false); err != nil {
+	if err := a.Finish(x.n.keeps(result, ended)); err != nil {
 		log.Error("clean-up failed", "err", err) // it never changes a result (07§96)
 		x.n.metrics.cleanupFailures.Inc()
 	}

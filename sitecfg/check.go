@@ -195,6 +195,9 @@ func (n Node) faults() []fault {
 	c.devices(n.Devices)
 	c.span("reconnect.max_backoff", n.Reconnect.MaxBackoff, time.Second, maxBackoff)
 	c.span("shutdown.grace", n.Shutdown.Grace, 0, maxShutdown)
+	c.span("retention.finalize", n.Retention.Finalize, time.Second, maxRetention)
+	c.span("retention.stale_workspace", n.Retention.StaleWorkspace, time.Second, maxRetention)
+	c.span("retention.debug_failed", n.Retention.DebugFailed, 0, maxRetention)
 	return c.faults
 }
 

@@ -134,7 +134,7 @@ func FromEnviron(environ []string) map[string]string {
 
 // reloadable are the keys that a running node takes over on SIGHUP (07§220); all
 // others name sockets, identities or running parts.
-var reloadable = []string{"log.", "limits.", "cas.", "spool.", "policy.", "labels", "reconnect.", "shutdown."}
+var reloadable = []string{"log.", "limits.", "cas.", "spool.", "policy.", "labels", "reconnect.", "shutdown.", "retention."}
 
 // Reload compares a running configuration with a new one: the keys that changed
 // and can be taken over, and those that need a restart (RA-359 to RA-362).

@@ -21,6 +21,7 @@ const (
 	maxCacheKeep  = 23 * time.Hour // what the store keeps without a pin, less the grain of the cache
 	maxCacheNames = 100_000_000
 	maxShutdown   = 24 * time.Hour
+	maxRetention  = 30 * 24 * time.Hour
 	maxReset      = 10 * time.Minute
 	maxBaud       = 12_000_000
 	maxSend       = 4 << 10

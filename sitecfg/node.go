@@ -78,6 +78,8 @@ type Node struct {
 	Reconnect ReconnectConfig `yaml:"reconnect"`
 	// Shutdown bounds an orderly end.
 	Shutdown ShutdownConfig `yaml:"shutdown"`
+	// Retention is how long what work leaves stays on this machine.
+	Retention RetentionConfig `yaml:"retention"`
 	// Raft is how this node keeps its copy of the site's log.
 	Raft RaftConfig `yaml:"raft"`
 	// Log is what the daemon writes about itself.
@@ -294,6 +296,20 @@ type ShutdownConfig struct {
 	Grace time.Duration `yaml:"grace"`
 }
 
+// RetentionConfig is how long what work leaves stays on this machine.
+type RetentionConfig struct {
+	// Finalize is how long a workspace waits for the site to take its result. Default 30m;
+	// after it the folder goes, and the result goes on waiting. Longer, and a site without a
+	// majority fills the disks of its nodes.
+	Finalize time.Duration `yaml:"finalize"`
+	// StaleWorkspace is how long a folder that no work names is left alone. Default 1h.
+	StaleWorkspace time.Duration `yaml:"stale_workspace"`
+	// DebugFailed is how long the workspace of a job that failed is kept for a person to look
+	// at. Default 0: not at all. It holds what the job had, inputs included; the workspace of a
+	// job with secrets is never kept.
+	DebugFailed time.Duration `yaml:"debug_failed"`
+}
+
 // RaftConfig is how a node keeps its copy of the site's log.
 type RaftConfig struct {
 	// LogStore keeps the log of a new data dir. Default wal. One that has a log keeps it
@@ -322,6 +338,7 @@ func DefaultNode() Node {
 		Policy:    PolicyConfig{Network: job.NetworkNone},
 		Reconnect: ReconnectConfig{MaxBackoff: 30 * time.Second},
 		Shutdown:  ShutdownConfig{Grace: 30 * time.Second},
+		Retention: RetentionConfig{Finalize: 30 * time.Minute, StaleWorkspace: time.Hour},
 		Raft:      RaftConfig{LogStore: "wal"},
 		Log:       LogConfig{Level: "info", Format: "text"},
 	}

@@ -34,6 +34,7 @@ devices:
 policy: {network: site, site_networks: [10.20.0.0/24, 10.20.9.1, "fd00:20::/48"]}
 reconnect: {max_backoff: 10s}
 shutdown: {grace: 1m}
+retention: {finalize: 5m, stale_workspace: 2h, debug_failed: 24h}
 log: {level: debug, format: json}
 `
 
@@ -54,6 +55,7 @@ func TestNodeConfig(t *testing.T) {
 		n.Devices[1].Baud != 9600 || n.Devices[1].Reset.Timeout != 30*time.Second,
 		!n.Policy.Allows(job.NetworkSite) || n.Policy.Allows(job.NetworkHost) || len(n.Policy.Networks()) != 2,
 		fmt.Sprint(n.Policy.Site()) != "[10.20.0.0/24 10.20.9.1/32 fd00:20::/48]",
+		n.Retention != RetentionConfig{5 * time.Minute, 2 * time.Hour, 24 * time.Hour},
 		n.Reconnect.MaxBackoff != 10*time.Second:
 		t.Fatalf("%+v", n)
 	}
@@ -64,11 +66,14 @@ func TestNodeConfig(t *testing.T) {
 	if err != nil || empty.Validate() != nil || empty.Runs("process") || !empty.Runs("sandbox") || empty.Policy.Allows(job.NetworkSite) {
 		t.Fatalf("decision 9: the process executor is off unless listed: %v %+v", err, empty)
 	}
+	if empty.Retention != (RetentionConfig{30 * time.Minute, time.Hour, 0}) { // decision 14, RA-286: off
+		t.Errorf("%+v", empty.Retention)
+	}
 }
 
 func TestNodeErrors(t *testing.T) {
 	for in, want := range map[string]string{
-		"lables: {}":                                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, users, process, limits, cas, cache_api, spool, sandbox, toolchains, devices, secrets, policy, reconnect, shutdown, raft, log (did you mean "labels"?)`,
+		"lables: {}":                                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, users, process, limits, cas, cache_api, spool, sandbox, toolchains, devices, secrets, policy, reconnect, shutdown, retention, raft, log (did you mean "labels"?)`,
 		"listen: 7444":                                      `n.yaml:1:9: listen: 7444 is a number; a string is expected (quote it: "7444")`,
 		"listen: host":                                      `n.yaml:1:9: listen: "host" has no port; HOST:PORT is expected`,
 		"listen: :70000":                                    `n.yaml:1:9: listen: ":70000" has a port that is not a number below 65536; HOST:PORT is expected`,
@@ -91,6 +96,8 @@ func TestNodeErrors(t *testing.T) {
 		"spool: {limit: 1KiB}":                              `n.yaml:1:16: spool.limit: 1KiB is not in [1MiB, 1048576TiB]`,
 		"policy: {network: all}":                            `n.yaml:1:19: policy.network: "all" is unknown; allowed: none, site, host`,
 		"sandbox: {read_only_binds: [opt]}":                 `n.yaml:1:29: sandbox.read_only_binds[0]: "opt" is not absolute`,
+		"retention: {finalize: 0}":                          `n.yaml:1:23: retention.finalize: 0s is not in [1s, 720h0m0s]`,
+		"retention: {debug_failed: 1000h}":                  `n.yaml:1:27: retention.debug_failed: 1000h0m0s is not in [0s, 720h0m0s]`,
 		"devices: [{id: ../x, kind: serial, path: /dev/x}]": `n.yaml:1:16: devices[0].id: "../x"; allowed: lower-case letters, digits, - and _, a letter first`,
 		"devices: [{id: a, kind: serial, path: /dev/x}, {id: a, kind: serial, path: /dev/x}]": "n.yaml:1:53: devices[1].id: \"a\" is given twice\nn.yaml:1:76: devices[1].path: \"/dev/x\" is given twice; one console is one device",
 		"devices: [{id: a, kind: serial, path: /dev/x, reset: {timeout: 1h}}]":                `n.yaml:1:64: devices[0].reset.timeout: 1h0m0s is not in [100ms, 10m0s]`,

@@ -138,7 +138,7 @@ func (c calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		limit := callTimeout
 		switch path.Base(r.Spec().Procedure) {
-		case "Pin", "GC", "Submit":
+		case "Pin", "GC", "Submit", "Cleanup":
 			limit = bulkTimeout
 		}
 		ctx, cancel := context.WithTimeout(ctx, limit)

@@ -47,7 +47,7 @@ func (a *app) root() *cobra.Command {
 	a.explicit = func(name string) bool { return f.Changed(name) }
 	root.AddCommand(
 		a.initCommand(), a.joinCommand(), a.upCommand(), a.tokenCommand(), a.secretCommand(),
-		a.statusCommand(), a.doctorCommand(), a.capabilitiesCommand(), a.versionCommand(), a.logStoreCommand(), a.drainCommand(), a.resumeCommand(),
+		a.statusCommand(), a.doctorCommand(), a.capabilitiesCommand(), a.versionCommand(), a.logStoreCommand(), a.drainCommand(), a.resumeCommand(), a.cleanupCommand(),
 		a.siteCommand(), a.runnerCommand(),
 		a.submitCommand(), a.jobCommand(), a.leaseCommand(), a.runCommand(),
 		a.casCommand(), a.cacheCommand(), a.gocacheCommand(), a.bundleCommand(), a.deviceCommand(), a.uplinkCommand(),

@@ -43,6 +43,9 @@ type Node interface {
 	Heard(ctx context.Context, r forgeyard.RunnerID) (*forgeyardv1.Heartbeat, error)
 	Drain(ctx context.Context, r *forgeyardv1.DrainRequest) (*forgeyardv1.DrainResponse, error)
 	Undrain(ctx context.Context) (*forgeyardv1.ResumeResponse, error)
+	// Cleanup removes what ended work left here; dry: it only says what it would remove. kept:
+	// what is kept for a person too.
+	Cleanup(ctx context.Context, dry, kept bool) (*forgeyardv1.CleanupResponse, error)
 	// Current waits until this node's copy of the log has all that was committed when it was
 	// called, and returns the term of the leader that vouched for it.
 	Current(ctx context.Context) (term uint64, err error)

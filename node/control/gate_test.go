@@ -30,7 +30,7 @@ var (
 		"UplinkService/Status",
 	}
 	withheld = []string{
-		"NodeService/Drain", "NodeService/Resume",
+		"NodeService/Drain", "NodeService/Resume", "NodeService/Cleanup",
 		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetSecret", "SiteService/RemoveSecret", "SiteService/SetConfig", "SiteService/SetMember",
 		"SiteService/Backup", "SiteService/Recover",
 		"JobService/Submit", "JobService/Cancel", "JobService/RevokeLease",

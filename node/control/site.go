@@ -38,6 +38,11 @@ func (s nodeService) Resume(ctx context.Context, _ *connect.Request[forgeyardv1.
 	return respond(out, err)
 }
 
+func (s nodeService) Cleanup(ctx context.Context, r *connect.Request[forgeyardv1.CleanupRequest]) (*connect.Response[forgeyardv1.CleanupResponse], error) {
+	out, err := s.n.Cleanup(ctx, r.Msg.DryRun, r.Msg.Kept)
+	return respond(out, err)
+}
+
 func respond[T any](m *T, err error) (*connect.Response[T], error) {
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -64,6 +65,8 @@ type Attempt struct {
 	result   job.Result
 	ended    Ended
 	spans    []Span // of what has ended
+
+	vacated atomic.Bool // its workspace went before its result was answered
 
 	mu        sync.Mutex // guards all below
 	order     order
@@ -395,11 +398,19 @@ func (a *Attempt) conclude(v *verdict) {
 }
 
 // Finish gives everything back after the log has answered: workspace, log files, state,
-// devices and the disk reservation. The pin of PinOwner stays. keep leaves the
-// workspace for a person to look at. An error is a matter of health, never of the
-// result (07§96); call it again to try again.
+// devices and the disk reservation. The pin of PinOwner stays. keep leaves the workspace for
+// a person to look at, unless the job had secrets. An error is a matter of health, never of
+// the result (07§96): Tidy tries again.
 func (a *Attempt) Finish(keep bool) error {
 	<-a.done
+	err := a.finish(keep && len(a.task.Spec.Secrets) == 0)
+	if err != nil {
+		a.run.failedToClean(a.id, a.root, err, func(context.Context) error { return a.finish(false) })
+	}
+	return err
+}
+
+func (a *Attempt) finish(keep bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.finished {
@@ -407,15 +418,16 @@ func (a *Attempt) Finish(keep bool) error {
 	}
 	var errs []error
 	switch {
-	case a.root == "":
-	case keep: // its user is lent to others, who are not to read in it
-		errs = append(errs, os.Chmod(a.root, 0o700))
+	case a.root == "" || a.vacated.Load():
+	case keep:
+		errs = append(errs, a.keep())
 	default:
 		errs = append(errs, removeWorkspace(a.root))
 	}
 	if a.log != nil {
 		errs = append(errs, a.log.Remove(), removeEmpty(filepath.Join(a.run.cfg.Spool, string(a.task.Authority.Attempt))))
 	}
+	errs = append(errs, a.groupsGone())
 	if err := errors.Join(errs...); err != nil {
 		return forgeyard.E("clean up "+a.id, forgeyard.Other, err)
 	}
@@ -429,6 +441,37 @@ func (a *Attempt) Finish(keep bool) error {
 	a.run.mu.Lock()
 	delete(a.run.active, a.id)
 	a.run.mu.Unlock()
+	return nil
+}
+
+// groupsGone removes control groups that stayed when the tree had died: the kernel, or
+// somebody's group below, may have held them.
+func (a *Attempt) groupsGone() error {
+	if !a.started {
+		return nil
+	}
+	o := a.exec.Named(a.id)
+	if len(o.Cgroups) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reapTime)
+	defer cancel()
+	return a.exec.Reap(ctx, o)
+}
+
+// Vacate removes the workspace of an attempt whose result waits for its answer, and gives its
+// disk back. The result, the log and what else Finish is for stay (07§88).
+func (a *Attempt) Vacate() error {
+	<-a.done
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.finished || a.root == "" || a.vacated.Load() {
+		return nil
+	}
+	if err := removeWorkspace(a.root); err != nil {
+		return err
+	}
+	a.vacated.Store(true)
 	return nil
 }
 

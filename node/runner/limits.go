@@ -27,6 +27,8 @@ const (
 	retryMost  = 15 * time.Second
 	// endFlush bounds the last flush of a log whose attempt ended without a result.
 	endFlush = time.Minute
+	// reapTime bounds the look whether the control groups of an epoch are gone.
+	reapTime = 5 * time.Second
 	// lowDisk: a workload that failed on a disk with less free was stopped by the disk.
 	lowDisk = 1 << 20
 	// newsWaiting is how much the node may be behind with being told: an attempt has

@@ -2,12 +2,7 @@ package runner
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -76,46 +71,4 @@ func (a *Attempt) endHold() {
 	if err := a.run.cfg.Store.Unpin(context.WithoutCancel(a.ctx), ownrun.HoldOwner(a.task.Authority.Attempt)); err != nil {
 		a.said().Warn("what an ingest put is held until the restart", "err", err)
 	}
-}
-
-// inUse reports whether a workspace is that of an active attempt: its name begins with the
-// epoch's.
-func inUse(active []*Attempt, name string) bool {
-	return slices.ContainsFunc(active, func(a *Attempt) bool { return strings.HasPrefix(name, a.id+"-") })
-}
-
-// Left lists the workspaces that no attempt is at work in, by name: a crash, or a removal that
-// failed, left them. What a probe of an executor works in is none.
-func (r *Runner) Left() ([]string, error) {
-	l, err := os.ReadDir(r.cfg.Workspaces)
-	if err != nil {
-		return nil, forgeyard.E("sweep", executor.KindOfDisk(err), err)
-	}
-	// After the listing: who has made a workspace by then is active, and if it is not any
-	// more, it has removed it.
-	active := r.Active()
-	var left []string
-	for _, d := range l {
-		if !inUse(active, d.Name()) && !strings.HasPrefix(d.Name(), executor.ProbePrefix) {
-			left = append(left, d.Name())
-		}
-	}
-	return left, nil
-}
-
-// Sweep removes what is left. It returns how many it removed, and tells what it could not.
-func (r *Runner) Sweep() (removed int, err error) {
-	left, err := r.Left()
-	if err != nil {
-		return 0, err
-	}
-	var errs []error
-	for _, name := range left {
-		if err := removeWorkspace(filepath.Join(r.cfg.Workspaces, name)); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-			continue
-		}
-		removed++
-	}
-	return removed, errors.Join(errs...)
 }

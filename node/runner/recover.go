@@ -70,26 +70,54 @@ func (r *Runner) recover1(ctx context.Context, name string) (rec Recovered, work
 		r.stillHas(s)
 		return rec, s.Workspace // something may still run there: nothing of it is touched
 	}
-	var errs []error
-	for _, g := range s.Grants {
-		errs = append(errs, g.giveBack())
-	}
 	rec.Log, rec.LastLogSeq, err = r.saveLog(ctx, s.Authority)
-	errs = append(errs, err)
-	if s.Workspace != "" {
-		if !within(r.cfg.Workspaces, s.Workspace) {
-			errs = append(errs, forgeyard.Errorf("recover", forgeyard.Invalid, "workspace %s is not below %s", s.Workspace, r.cfg.Workspaces))
-		} else {
-			errs = append(errs, removeWorkspace(s.Workspace))
-		}
-	}
-	if rec.Err = errors.Join(errs...); rec.Err != nil {
+	if rec.Err = errors.Join(r.clear(s), err); rec.Err != nil {
 		r.stillHas(s)
+		r.failedToClean(epochName(s.Authority), s.Workspace, rec.Err, func(ctx context.Context) error { return r.clearLater(ctx, s, name) })
 	}
 	if rec.Err == nil && len(rec.Completion) == 0 {
 		rec.Err = absent(os.Remove(name))
 	}
 	return rec, s.Workspace
+}
+
+// clear gives back and removes what a dead process had for an epoch.
+func (r *Runner) clear(s state) error {
+	var errs []error
+	for _, g := range s.Grants {
+		errs = append(errs, g.giveBack())
+	}
+	switch {
+	case s.Workspace == "":
+	case !within(r.cfg.Workspaces, s.Workspace):
+		errs = append(errs, forgeyard.Errorf("recover", forgeyard.Invalid, "workspace %s is not below %s", s.Workspace, r.cfg.Workspaces))
+	default:
+		errs = append(errs, removeWorkspace(s.Workspace))
+	}
+	return errors.Join(errs...)
+}
+
+// clearLater does what could not be done at the start. Its log is not saved any more: the
+// site has heard how the epoch ended, and takes no more of it.
+func (r *Runner) clearLater(_ context.Context, s state, name string) error {
+	if err := r.clear(s); err != nil {
+		return err
+	}
+	dir := filepath.Join(r.cfg.Spool, string(s.Authority.Attempt), strconv.FormatUint(s.Authority.Fence.Epoch, 10))
+	if err := errors.Join(os.RemoveAll(dir), removeEmpty(filepath.Dir(dir))); err != nil {
+		return forgeyard.E("recover", executor.KindOfDisk(err), err)
+	}
+	now, err := readState(name)
+	if err == nil && len(now.Completion) == 0 { // one that waits for its answer is Forget's
+		err = os.Remove(name)
+	}
+	if err = absent(err); err != nil {
+		return err
+	}
+	if e, ok := r.cfg.Executors[s.Sandbox]; ok {
+		e.Users().Return(epochName(s.Authority))
+	}
+	return nil
 }
 
 // stillHas keeps a user from being lent whose tree or files of an earlier process are there.
@@ -153,7 +181,7 @@ func (r *Runner) saveLog(ctx context.Context, a forgeyard.Authority) (chunks []j
 }
 
 // sweep removes workspaces that no state file names: a crash between two steps
-// left them (07§97–98).
+// left them (07§97–98). Those that are kept for a person stay.
 func (r *Runner) sweep(held map[string]bool) error {
 	l, err := os.ReadDir(r.cfg.Workspaces)
 	if err != nil {
@@ -161,7 +189,7 @@ func (r *Runner) sweep(held map[string]bool) error {
 	}
 	var errs []error
 	for _, d := range l {
-		if !held[d.Name()] {
+		if !held[d.Name()] && !isKept(filepath.Join(r.cfg.Workspaces, d.Name())) {
 			errs = append(errs, removeWorkspace(filepath.Join(r.cfg.Workspaces, d.Name())))
 		}
 	}

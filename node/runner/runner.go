@@ -90,8 +90,13 @@ type Keeper interface {
 type Runner struct {
 	cfg Config
 
-	mu     sync.Mutex // guards active
+	mu     sync.Mutex // guards all three below
 	active map[string]*Attempt
+	undone map[string]*undone // clean-ups that failed, by epoch
+	stays  []Leftover         // folders that could not be removed
+
+	tidying sync.Mutex // held by Tidy; guards seen
+	seen    map[string]forgeyard.Instant
 }
 
 // New checks the configuration and makes the folders.
@@ -110,7 +115,7 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.Ender == nil {
 		cfg.Ender = ender.New(cfg.Clock, cfg.Log)
 	}
-	return &Runner{cfg: cfg, active: map[string]*Attempt{}}, nil
+	return &Runner{cfg: cfg, active: map[string]*Attempt{}, undone: map[string]*undone{}, seen: map[string]forgeyard.Instant{}}, nil
 }
 
 // Check says why this runner cannot take a spec, before any work (07§33): Invalid for what
@@ -126,21 +131,26 @@ func (r *Runner) Check(s job.Spec, promised int64) error {
 	return r.room(s, "", promised, r.evictable())
 }
 
-// evictable is what trees that nobody uses take of the disk: it is free for whoever comes.
+// evictable is what trees that nobody uses and kept workspaces take of the disk: it is free
+// for whoever comes.
 func (r *Runner) evictable() int64 {
+	n := r.keptBytes()
 	if r.cfg.Layers == nil {
-		return 0
+		return n
 	}
-	return r.cfg.Layers.Evictable()
+	return n + r.cfg.Layers.Evictable()
 }
 
-// Evict removes trees that are kept for reuse and that nobody uses, until so many bytes
-// came free, and tells how many did.
-func (r *Runner) Evict(want int64) int64 {
-	if r.cfg.Layers == nil {
-		return 0
+// Evict removes trees that are kept for reuse and that nobody uses, then workspaces that are
+// kept for people, until so many bytes came free, and tells how many did.
+func (r *Runner) Evict(want int64) (freed int64) {
+	if r.cfg.Layers != nil {
+		freed = r.cfg.Layers.Evict(want)
 	}
-	return r.cfg.Layers.Evict(want)
+	if freed < want {
+		freed += r.evictKept(want - freed)
+	}
+	return freed
 }
 
 // promised is the disk that active attempts were promised, but one.
@@ -148,7 +158,7 @@ func (r *Runner) promised(but string) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, a := range r.active {
-		if a.id != but {
+		if a.id != but && !a.vacated.Load() {
 			n += a.task.Spec.Resources.Disk
 		}
 	}

@@ -74,5 +74,22 @@ func (r *Runner) forget(id string) error {
 	return syncDir(r.cfg.StateDir)
 }
 
-// Forget removes what Recover kept of an epoch, once its completion was answered.
-func (r *Runner) Forget(a forgeyard.Authority) error { return r.forget(epochName(a)) }
+// Forget removes what Recover kept of an epoch, once its completion was answered. What could
+// not be cleaned up stays written down without it, for this process and the next.
+func (r *Runner) Forget(a forgeyard.Authority) error {
+	r.mu.Lock()
+	_, left := r.undone[epochName(a)]
+	r.mu.Unlock()
+	if !left {
+		return r.forget(epochName(a))
+	}
+	name := filepath.Join(r.cfg.StateDir, epochName(a)+stateSuffix)
+	s, err := readState(name)
+	if err != nil {
+		return absent(err) // it was cleaned up meanwhile
+	}
+	s.Completion = nil
+	b, err := json.MarshalIndent(s, "", "  ")
+	invariant.NoError(err, "the recovery state encodes")
+	return writeDurably(name, b)
+}

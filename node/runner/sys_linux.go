@@ -38,9 +38,11 @@ func inodesSpare(dir string) int64 {
 // unescape undoes what the kernel writes for the bytes that would break its table.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// mountsBelow lists mount points below dir in this process's namespace.
+// mountsBelow lists mount points below dir in this process's namespace. That is the calling
+// thread's: a sandbox that was started from the first thread has left that one, of which
+// /proc/self speaks, in a namespace of its own for good.
 func mountsBelow(dir string) ([]string, error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	b, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,186 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type CleanupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	DryRun        bool                   `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // look, and touch nothing
+	Kept          bool                   `protobuf:"varint,2,opt,name=kept,proto3" json:"kept,omitempty"`                   // workspaces too that are kept for a person
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CleanupRequest) Reset() {
+	*x = CleanupRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CleanupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CleanupRequest) ProtoMessage() {}
+
+func (x *CleanupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CleanupRequest.ProtoReflect.Descriptor instead.
+func (*CleanupRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *CleanupRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *CleanupRequest) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
+}
+
+type CleanupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Found         []*Leftover            `protobuf:"bytes,1,rep,name=found,proto3" json:"found,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CleanupResponse) Reset() {
+	*x = CleanupResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CleanupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CleanupResponse) ProtoMessage() {}
+
+func (x *CleanupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CleanupResponse.ProtoReflect.Descriptor instead.
+func (*CleanupResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CleanupResponse) GetFound() []*Leftover {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+type Leftover struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	What          string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"` // attempt | workspace | spool | kept
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Age           *durationpb.Duration   `protobuf:"bytes,3,opt,name=age,proto3" json:"age,omitempty"`
+	Due           bool                   `protobuf:"varint,4,opt,name=due,proto3" json:"due,omitempty"` // it is to go
+	Removed       bool                   `protobuf:"varint,5,opt,name=removed,proto3" json:"removed,omitempty"`
+	Why           string                 `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"` // why it is still there
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Leftover) Reset() {
+	*x = Leftover{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Leftover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Leftover) ProtoMessage() {}
+
+func (x *Leftover) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Leftover.ProtoReflect.Descriptor instead.
+func (*Leftover) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Leftover) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Leftover) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Leftover) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *Leftover) GetDue() bool {
+	if x != nil {
+		return x.Due
+	}
+	return false
+}
+
+func (x *Leftover) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
+func (x *Leftover) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 type NodeStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -34,7 +214,7 @@ type NodeStatusRequest struct {
 
 func (x *NodeStatusRequest) Reset() {
 	*x = NodeStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[0]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +226,7 @@ func (x *NodeStatusRequest) String() string {
 func (*NodeStatusRequest) ProtoMessage() {}
 
 func (x *NodeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[0]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +239,7 @@ func (x *NodeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatusRequest.ProtoReflect.Descriptor instead.
 func (*NodeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 type NodeStatus struct {
@@ -95,7 +275,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[1]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -107,7 +287,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[1]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -120,7 +300,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *NodeStatus) GetRunnerId() string {
@@ -308,7 +488,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[2]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -320,7 +500,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[2]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -333,7 +513,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Health) GetStatus() string {
@@ -360,7 +540,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[3]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +552,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[3]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +565,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DrainRequest) GetCancel() bool {
@@ -412,7 +592,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[4]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +604,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[4]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +617,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DrainResponse) GetChanged() bool {
@@ -462,7 +642,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[5]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -474,7 +654,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[5]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -487,7 +667,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 type ResumeResponse struct {
@@ -499,7 +679,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +691,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +704,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ResumeResponse) GetChanged() bool {
@@ -542,7 +722,7 @@ type DoctorRequest struct {
 
 func (x *DoctorRequest) Reset() {
 	*x = DoctorRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +734,7 @@ func (x *DoctorRequest) String() string {
 func (*DoctorRequest) ProtoMessage() {}
 
 func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +747,7 @@ func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorRequest.ProtoReflect.Descriptor instead.
 func (*DoctorRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 type DoctorResponse struct {
@@ -580,7 +760,7 @@ type DoctorResponse struct {
 
 func (x *DoctorResponse) Reset() {
 	*x = DoctorResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +772,7 @@ func (x *DoctorResponse) String() string {
 func (*DoctorResponse) ProtoMessage() {}
 
 func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +785,7 @@ func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorResponse.ProtoReflect.Descriptor instead.
 func (*DoctorResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DoctorResponse) GetHealth() *Health {
@@ -633,7 +813,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +825,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +838,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Setting) GetKey() string {
@@ -694,7 +874,7 @@ type SetSecretRequest struct {
 
 func (x *SetSecretRequest) Reset() {
 	*x = SetSecretRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +886,7 @@ func (x *SetSecretRequest) String() string {
 func (*SetSecretRequest) ProtoMessage() {}
 
 func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +899,7 @@ func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecretRequest.ProtoReflect.Descriptor instead.
 func (*SetSecretRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SetSecretRequest) GetName() string {
@@ -751,7 +931,7 @@ type SetSecretResponse struct {
 
 func (x *SetSecretResponse) Reset() {
 	*x = SetSecretResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +943,7 @@ func (x *SetSecretResponse) String() string {
 func (*SetSecretResponse) ProtoMessage() {}
 
 func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +956,7 @@ func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecretResponse.ProtoReflect.Descriptor instead.
 func (*SetSecretResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 type ListSecretsRequest struct {
@@ -787,7 +967,7 @@ type ListSecretsRequest struct {
 
 func (x *ListSecretsRequest) Reset() {
 	*x = ListSecretsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +979,7 @@ func (x *ListSecretsRequest) String() string {
 func (*ListSecretsRequest) ProtoMessage() {}
 
 func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +992,7 @@ func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsRequest.ProtoReflect.Descriptor instead.
 func (*ListSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 type ListSecretsResponse struct {
@@ -824,7 +1004,7 @@ type ListSecretsResponse struct {
 
 func (x *ListSecretsResponse) Reset() {
 	*x = ListSecretsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +1016,7 @@ func (x *ListSecretsResponse) String() string {
 func (*ListSecretsResponse) ProtoMessage() {}
 
 func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +1029,7 @@ func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsResponse.ProtoReflect.Descriptor instead.
 func (*ListSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListSecretsResponse) GetSecrets() []*Secret {
@@ -871,7 +1051,7 @@ type Secret struct {
 
 func (x *Secret) Reset() {
 	*x = Secret{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +1063,7 @@ func (x *Secret) String() string {
 func (*Secret) ProtoMessage() {}
 
 func (x *Secret) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +1076,7 @@ func (x *Secret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Secret.ProtoReflect.Descriptor instead.
 func (*Secret) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Secret) GetName() string {
@@ -936,7 +1116,7 @@ type RemoveSecretRequest struct {
 
 func (x *RemoveSecretRequest) Reset() {
 	*x = RemoveSecretRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1128,7 @@ func (x *RemoveSecretRequest) String() string {
 func (*RemoveSecretRequest) ProtoMessage() {}
 
 func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1141,7 @@ func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSecretRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSecretRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RemoveSecretRequest) GetName() string {
@@ -979,7 +1159,7 @@ type RemoveSecretResponse struct {
 
 func (x *RemoveSecretResponse) Reset() {
 	*x = RemoveSecretResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1171,7 @@ func (x *RemoveSecretResponse) String() string {
 func (*RemoveSecretResponse) ProtoMessage() {}
 
 func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1184,7 @@ func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSecretResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSecretResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 type BackupRequest struct {
@@ -1015,7 +1195,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1207,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[17]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1220,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 type BackupChunk struct {
@@ -1053,7 +1233,7 @@ type BackupChunk struct {
 
 func (x *BackupChunk) Reset() {
 	*x = BackupChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1245,7 @@ func (x *BackupChunk) String() string {
 func (*BackupChunk) ProtoMessage() {}
 
 func (x *BackupChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1258,7 @@ func (x *BackupChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupChunk.ProtoReflect.Descriptor instead.
 func (*BackupChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BackupChunk) GetTotal() int64 {
@@ -1104,7 +1284,7 @@ type RecoverRequest struct {
 
 func (x *RecoverRequest) Reset() {
 	*x = RecoverRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1296,7 @@ func (x *RecoverRequest) String() string {
 func (*RecoverRequest) ProtoMessage() {}
 
 func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1309,7 @@ func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RecoverRequest) GetForce() bool {
@@ -1157,7 +1337,7 @@ type RecoverResponse struct {
 
 func (x *RecoverResponse) Reset() {
 	*x = RecoverResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1349,7 @@ func (x *RecoverResponse) String() string {
 func (*RecoverResponse) ProtoMessage() {}
 
 func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[20]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1362,7 @@ func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverResponse.ProtoReflect.Descriptor instead.
 func (*RecoverResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RecoverResponse) GetDone() bool {
@@ -1263,7 +1443,7 @@ type SiteStatusRequest struct {
 
 func (x *SiteStatusRequest) Reset() {
 	*x = SiteStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +1455,7 @@ func (x *SiteStatusRequest) String() string {
 func (*SiteStatusRequest) ProtoMessage() {}
 
 func (x *SiteStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +1468,7 @@ func (x *SiteStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatusRequest.ProtoReflect.Descriptor instead.
 func (*SiteStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 type SiteStatus struct {
@@ -1312,7 +1492,7 @@ type SiteStatus struct {
 
 func (x *SiteStatus) Reset() {
 	*x = SiteStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1504,7 @@ func (x *SiteStatus) String() string {
 func (*SiteStatus) ProtoMessage() {}
 
 func (x *SiteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1517,7 @@ func (x *SiteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus.ProtoReflect.Descriptor instead.
 func (*SiteStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SiteStatus) GetSite() *SiteStatus_SiteRef {
@@ -1440,7 +1620,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1632,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1645,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MembersRequest) GetHeartbeatOf() string {
@@ -1484,7 +1664,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1676,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1689,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -1530,7 +1710,7 @@ type SiteEventsRequest struct {
 
 func (x *SiteEventsRequest) Reset() {
 	*x = SiteEventsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1722,7 @@ func (x *SiteEventsRequest) String() string {
 func (*SiteEventsRequest) ProtoMessage() {}
 
 func (x *SiteEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1735,7 @@ func (x *SiteEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteEventsRequest.ProtoReflect.Descriptor instead.
 func (*SiteEventsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SiteEventsRequest) GetFollow() bool {
@@ -1591,7 +1771,7 @@ type SiteEvent struct {
 
 func (x *SiteEvent) Reset() {
 	*x = SiteEvent{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1783,7 @@ func (x *SiteEvent) String() string {
 func (*SiteEvent) ProtoMessage() {}
 
 func (x *SiteEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1796,7 @@ func (x *SiteEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteEvent.ProtoReflect.Descriptor instead.
 func (*SiteEvent) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SiteEvent) GetIndex() uint64 {
@@ -1658,7 +1838,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1850,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1863,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
@@ -1722,7 +1902,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +1914,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +1927,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Token) GetTokenId() string {
@@ -1807,7 +1987,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +1999,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +2012,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 type ListTokensResponse struct {
@@ -1844,7 +2024,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2036,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2049,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -1888,7 +2068,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +2080,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2093,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RevokeTokenRequest) GetTokenId() string {
@@ -1931,7 +2111,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2123,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2136,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 type GetConfigRequest struct {
@@ -1967,7 +2147,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2159,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2172,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 type GetConfigResponse struct {
@@ -2004,7 +2184,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2196,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2209,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetConfigResponse) GetSettings() []*Setting {
@@ -2049,7 +2229,7 @@ type SetConfigRequest struct {
 
 func (x *SetConfigRequest) Reset() {
 	*x = SetConfigRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2241,7 @@ func (x *SetConfigRequest) String() string {
 func (*SetConfigRequest) ProtoMessage() {}
 
 func (x *SetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2254,7 @@ func (x *SetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetConfigRequest.ProtoReflect.Descriptor instead.
 func (*SetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetConfigRequest) GetKey() string {
@@ -2099,7 +2279,7 @@ type SetConfigResponse struct {
 
 func (x *SetConfigResponse) Reset() {
 	*x = SetConfigResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2111,7 +2291,7 @@ func (x *SetConfigResponse) String() string {
 func (*SetConfigResponse) ProtoMessage() {}
 
 func (x *SetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2124,7 +2304,7 @@ func (x *SetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetConfigResponse.ProtoReflect.Descriptor instead.
 func (*SetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 type SetMemberRequest struct {
@@ -2138,7 +2318,7 @@ type SetMemberRequest struct {
 
 func (x *SetMemberRequest) Reset() {
 	*x = SetMemberRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2330,7 @@ func (x *SetMemberRequest) String() string {
 func (*SetMemberRequest) ProtoMessage() {}
 
 func (x *SetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2343,7 @@ func (x *SetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMemberRequest.ProtoReflect.Descriptor instead.
 func (*SetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetMemberRequest) GetMember() string {
@@ -2197,7 +2377,7 @@ type SetMemberResponse struct {
 
 func (x *SetMemberResponse) Reset() {
 	*x = SetMemberResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2209,7 +2389,7 @@ func (x *SetMemberResponse) String() string {
 func (*SetMemberResponse) ProtoMessage() {}
 
 func (x *SetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2222,7 +2402,7 @@ func (x *SetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMemberResponse.ProtoReflect.Descriptor instead.
 func (*SetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetMemberResponse) GetMember() *Member {
@@ -2252,7 +2432,7 @@ type SubmitRequest struct {
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2444,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[39]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2457,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SubmitRequest) GetSpec() []byte {
@@ -2326,7 +2506,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2338,7 +2518,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[40]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2351,7 +2531,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SubmitResponse) GetRunId() string {
@@ -2385,7 +2565,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2577,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[41]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2590,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListJobsRequest) GetAll() bool {
@@ -2436,7 +2616,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2628,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[42]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2641,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2480,7 +2660,7 @@ type ShowJobRequest struct {
 
 func (x *ShowJobRequest) Reset() {
 	*x = ShowJobRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2672,7 @@ func (x *ShowJobRequest) String() string {
 func (*ShowJobRequest) ProtoMessage() {}
 
 func (x *ShowJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[43]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2685,7 @@ func (x *ShowJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowJobRequest.ProtoReflect.Descriptor instead.
 func (*ShowJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ShowJobRequest) GetJobId() string {
@@ -2527,7 +2707,7 @@ type LogRequest struct {
 
 func (x *LogRequest) Reset() {
 	*x = LogRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2539,7 +2719,7 @@ func (x *LogRequest) String() string {
 func (*LogRequest) ProtoMessage() {}
 
 func (x *LogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[44]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2552,7 +2732,7 @@ func (x *LogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
 func (*LogRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LogRequest) GetJobId() string {
@@ -2593,7 +2773,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2785,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[45]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2798,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CancelJobRequest) GetJobId() string {
@@ -2645,7 +2825,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2837,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[46]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2850,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CancelResponse) GetChanged() bool {
@@ -2697,7 +2877,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2889,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[47]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2902,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListRunsRequest) GetKind() string {
@@ -2748,7 +2928,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2760,7 +2940,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[48]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2773,7 +2953,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -2792,7 +2972,7 @@ type ShowRunRequest struct {
 
 func (x *ShowRunRequest) Reset() {
 	*x = ShowRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2804,7 +2984,7 @@ func (x *ShowRunRequest) String() string {
 func (*ShowRunRequest) ProtoMessage() {}
 
 func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2817,7 +2997,7 @@ func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRunRequest.ProtoReflect.Descriptor instead.
 func (*ShowRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ShowRunRequest) GetRunId() string {
@@ -2838,7 +3018,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2850,7 +3030,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2863,7 +3043,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -2896,7 +3076,7 @@ type ListNamesRequest struct {
 
 func (x *ListNamesRequest) Reset() {
 	*x = ListNamesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2908,7 +3088,7 @@ func (x *ListNamesRequest) String() string {
 func (*ListNamesRequest) ProtoMessage() {}
 
 func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2921,7 +3101,7 @@ func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesRequest.ProtoReflect.Descriptor instead.
 func (*ListNamesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListNamesRequest) GetName() string {
@@ -2940,7 +3120,7 @@ type ListNamesResponse struct {
 
 func (x *ListNamesResponse) Reset() {
 	*x = ListNamesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2952,7 +3132,7 @@ func (x *ListNamesResponse) String() string {
 func (*ListNamesResponse) ProtoMessage() {}
 
 func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2965,7 +3145,7 @@ func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesResponse.ProtoReflect.Descriptor instead.
 func (*ListNamesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListNamesResponse) GetNames() []*Name {
@@ -2986,7 +3166,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2998,7 +3178,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3011,7 +3191,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Name) GetName() string {
@@ -3051,7 +3231,7 @@ type NamedSet struct {
 
 func (x *NamedSet) Reset() {
 	*x = NamedSet{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3063,7 +3243,7 @@ func (x *NamedSet) String() string {
 func (*NamedSet) ProtoMessage() {}
 
 func (x *NamedSet) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3076,7 +3256,7 @@ func (x *NamedSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamedSet.ProtoReflect.Descriptor instead.
 func (*NamedSet) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *NamedSet) GetDigest() string {
@@ -3144,7 +3324,7 @@ type RemoveNameRequest struct {
 
 func (x *RemoveNameRequest) Reset() {
 	*x = RemoveNameRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3336,7 @@ func (x *RemoveNameRequest) String() string {
 func (*RemoveNameRequest) ProtoMessage() {}
 
 func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3349,7 @@ func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNameRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RemoveNameRequest) GetName() string {
@@ -3187,7 +3367,7 @@ type RemoveNameResponse struct {
 
 func (x *RemoveNameResponse) Reset() {
 	*x = RemoveNameResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3199,7 +3379,7 @@ func (x *RemoveNameResponse) String() string {
 func (*RemoveNameResponse) ProtoMessage() {}
 
 func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3212,7 +3392,7 @@ func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNameResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 type PutRequest struct {
@@ -3229,7 +3409,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3241,7 +3421,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3254,7 +3434,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PutRequest) GetKind() string {
@@ -3303,7 +3483,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3315,7 +3495,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3328,7 +3508,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PutResponse) GetDigest() string {
@@ -3361,7 +3541,7 @@ type MissingRequest struct {
 
 func (x *MissingRequest) Reset() {
 	*x = MissingRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3373,7 +3553,7 @@ func (x *MissingRequest) String() string {
 func (*MissingRequest) ProtoMessage() {}
 
 func (x *MissingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3386,7 +3566,7 @@ func (x *MissingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingRequest.ProtoReflect.Descriptor instead.
 func (*MissingRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *MissingRequest) GetManifest() []byte {
@@ -3405,7 +3585,7 @@ type MissingResponse struct {
 
 func (x *MissingResponse) Reset() {
 	*x = MissingResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3597,7 @@ func (x *MissingResponse) String() string {
 func (*MissingResponse) ProtoMessage() {}
 
 func (x *MissingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3610,7 @@ func (x *MissingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingResponse.ProtoReflect.Descriptor instead.
 func (*MissingResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *MissingResponse) GetBlocks() []uint32 {
@@ -3453,7 +3633,7 @@ type PutBlocksRequest struct {
 
 func (x *PutBlocksRequest) Reset() {
 	*x = PutBlocksRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3645,7 @@ func (x *PutBlocksRequest) String() string {
 func (*PutBlocksRequest) ProtoMessage() {}
 
 func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3658,7 @@ func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlocksRequest.ProtoReflect.Descriptor instead.
 func (*PutBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PutBlocksRequest) GetManifest() []byte {
@@ -3523,7 +3703,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3535,7 +3715,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3548,7 +3728,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -3604,7 +3784,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3616,7 +3796,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3629,7 +3809,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -3662,7 +3842,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3674,7 +3854,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3687,7 +3867,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -3715,7 +3895,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3727,7 +3907,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3740,7 +3920,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -3823,7 +4003,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3835,7 +4015,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3848,7 +4028,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -3873,7 +4053,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3885,7 +4065,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3898,7 +4078,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 type UsageResponse struct {
@@ -3914,7 +4094,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3926,7 +4106,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3939,7 +4119,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -3989,7 +4169,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4001,7 +4181,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4014,7 +4194,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -4053,7 +4233,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4065,7 +4245,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4078,7 +4258,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 type UnpinRequest struct {
@@ -4092,7 +4272,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4104,7 +4284,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4117,7 +4297,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -4150,7 +4330,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4162,7 +4342,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4175,7 +4355,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *UnpinResponse) GetChanged() bool {
@@ -4194,7 +4374,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4206,7 +4386,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4219,7 +4399,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -4240,7 +4420,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4252,7 +4432,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4265,7 +4445,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -4306,7 +4486,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4318,7 +4498,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4331,7 +4511,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *VerifyResponse) GetObjects() int64 {
@@ -4410,7 +4590,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4422,7 +4602,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4435,7 +4615,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -4482,7 +4662,7 @@ type OwnTaskRequest struct {
 
 func (x *OwnTaskRequest) Reset() {
 	*x = OwnTaskRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4494,7 +4674,7 @@ func (x *OwnTaskRequest) String() string {
 func (*OwnTaskRequest) ProtoMessage() {}
 
 func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4507,7 +4687,7 @@ func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTaskRequest.ProtoReflect.Descriptor instead.
 func (*OwnTaskRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *OwnTaskRequest) GetAttemptId() string {
@@ -4530,7 +4710,7 @@ type OwnTask struct {
 
 func (x *OwnTask) Reset() {
 	*x = OwnTask{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4542,7 +4722,7 @@ func (x *OwnTask) String() string {
 func (*OwnTask) ProtoMessage() {}
 
 func (x *OwnTask) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4555,7 +4735,7 @@ func (x *OwnTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTask.ProtoReflect.Descriptor instead.
 func (*OwnTask) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *OwnTask) GetKind() string {
@@ -4604,7 +4784,7 @@ type OwnReportRequest struct {
 
 func (x *OwnReportRequest) Reset() {
 	*x = OwnReportRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4616,7 +4796,7 @@ func (x *OwnReportRequest) String() string {
 func (*OwnReportRequest) ProtoMessage() {}
 
 func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4629,7 +4809,7 @@ func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportRequest.ProtoReflect.Descriptor instead.
 func (*OwnReportRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *OwnReportRequest) GetAttemptId() string {
@@ -4661,7 +4841,7 @@ type OwnReportResponse struct {
 
 func (x *OwnReportResponse) Reset() {
 	*x = OwnReportResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4673,7 +4853,7 @@ func (x *OwnReportResponse) String() string {
 func (*OwnReportResponse) ProtoMessage() {}
 
 func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4686,7 +4866,7 @@ func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportResponse.ProtoReflect.Descriptor instead.
 func (*OwnReportResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 type OwnVerifyRequest struct {
@@ -4700,7 +4880,7 @@ type OwnVerifyRequest struct {
 
 func (x *OwnVerifyRequest) Reset() {
 	*x = OwnVerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4712,7 +4892,7 @@ func (x *OwnVerifyRequest) String() string {
 func (*OwnVerifyRequest) ProtoMessage() {}
 
 func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4725,7 +4905,7 @@ func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyRequest.ProtoReflect.Descriptor instead.
 func (*OwnVerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *OwnVerifyRequest) GetAttemptId() string {
@@ -4761,7 +4941,7 @@ type OwnVerifyResponse struct {
 
 func (x *OwnVerifyResponse) Reset() {
 	*x = OwnVerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4773,7 +4953,7 @@ func (x *OwnVerifyResponse) String() string {
 func (*OwnVerifyResponse) ProtoMessage() {}
 
 func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4786,7 +4966,7 @@ func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyResponse.ProtoReflect.Descriptor instead.
 func (*OwnVerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *OwnVerifyResponse) GetObjects() int64 {
@@ -4827,7 +5007,7 @@ type OwnGardenRequest struct {
 
 func (x *OwnGardenRequest) Reset() {
 	*x = OwnGardenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4839,7 +5019,7 @@ func (x *OwnGardenRequest) String() string {
 func (*OwnGardenRequest) ProtoMessage() {}
 
 func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4852,7 +5032,7 @@ func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenRequest.ProtoReflect.Descriptor instead.
 func (*OwnGardenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *OwnGardenRequest) GetAttemptId() string {
@@ -4881,7 +5061,7 @@ type OwnGardenResponse struct {
 
 func (x *OwnGardenResponse) Reset() {
 	*x = OwnGardenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4893,7 +5073,7 @@ func (x *OwnGardenResponse) String() string {
 func (*OwnGardenResponse) ProtoMessage() {}
 
 func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4906,7 +5086,7 @@ func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenResponse.ProtoReflect.Descriptor instead.
 func (*OwnGardenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *OwnGardenResponse) GetLooked() int64 {
@@ -4947,7 +5127,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4959,7 +5139,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4972,7 +5152,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -5002,7 +5182,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5014,7 +5194,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5027,7 +5207,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -5077,7 +5257,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5089,7 +5269,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5102,7 +5282,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -5145,7 +5325,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5157,7 +5337,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5170,7 +5350,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -5213,7 +5393,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5225,7 +5405,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5238,7 +5418,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -5284,7 +5464,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5296,7 +5476,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5309,7 +5489,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *BundleImported) GetId() string {
@@ -5370,7 +5550,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5382,7 +5562,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5395,7 +5575,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -5417,7 +5597,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5429,7 +5609,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5442,7 +5622,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -5481,7 +5661,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5493,7 +5673,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5506,7 +5686,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 type ListDevicesResponse struct {
@@ -5518,7 +5698,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5530,7 +5710,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5543,7 +5723,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -5567,7 +5747,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5579,7 +5759,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5592,7 +5772,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -5649,7 +5829,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5661,7 +5841,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5674,7 +5854,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -5715,7 +5895,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5727,7 +5907,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5740,7 +5920,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -5765,7 +5945,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5777,7 +5957,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5790,7 +5970,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 type SetDeviceHealthRequest struct {
@@ -5804,7 +5984,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5816,7 +5996,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5829,7 +6009,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -5861,7 +6041,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5873,7 +6053,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5886,7 +6066,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 type ConsoleData struct {
@@ -5899,7 +6079,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5911,7 +6091,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5924,7 +6104,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -5949,7 +6129,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5961,7 +6141,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5974,7 +6154,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 type UplinkStatus struct {
@@ -5992,7 +6172,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6004,7 +6184,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6017,7 +6197,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -6078,7 +6258,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6090,7 +6270,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6103,7 +6283,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -6121,7 +6301,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6133,7 +6313,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6146,7 +6326,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 type UplinkDrillRequest struct {
@@ -6158,7 +6338,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6170,7 +6350,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6183,7 +6363,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -6218,7 +6398,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6230,7 +6410,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6243,7 +6423,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -6374,7 +6554,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6386,7 +6566,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6399,7 +6579,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -6418,7 +6598,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6430,7 +6610,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6443,7 +6623,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -6464,7 +6644,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6476,7 +6656,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6489,7 +6669,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -6524,7 +6704,7 @@ type NodeStatus_Reason struct {
 
 func (x *NodeStatus_Reason) Reset() {
 	*x = NodeStatus_Reason{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6536,7 +6716,7 @@ func (x *NodeStatus_Reason) String() string {
 func (*NodeStatus_Reason) ProtoMessage() {}
 
 func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6549,7 +6729,7 @@ func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Reason.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Reason) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 0}
 }
 
 func (x *NodeStatus_Reason) GetWord() string {
@@ -6585,7 +6765,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6597,7 +6777,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6610,7 +6790,7 @@ func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Link.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Link) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 1}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 1}
 }
 
 func (x *NodeStatus_Link) GetState() string {
@@ -6694,7 +6874,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6706,7 +6886,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6719,7 +6899,7 @@ func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Backlog.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Backlog) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 2}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 2}
 }
 
 func (x *NodeStatus_Backlog) GetResults() int64 {
@@ -6751,7 +6931,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6763,7 +6943,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6776,7 +6956,7 @@ func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_ActiveAttempt.ProtoReflect.Descriptor instead.
 func (*NodeStatus_ActiveAttempt) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 3}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 3}
 }
 
 func (x *NodeStatus_ActiveAttempt) GetJobId() string {
@@ -6841,7 +7021,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6853,7 +7033,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6866,7 +7046,7 @@ func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_CasUsage.ProtoReflect.Descriptor instead.
 func (*NodeStatus_CasUsage) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 4}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 4}
 }
 
 func (x *NodeStatus_CasUsage) GetBytes() int64 {
@@ -6917,7 +7097,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6929,7 +7109,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6942,7 +7122,7 @@ func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Addresses.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Addresses) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{1, 5}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 5}
 }
 
 func (x *NodeStatus_Addresses) GetMesh() []string {
@@ -6992,7 +7172,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7004,7 +7184,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7017,7 +7197,7 @@ func (x *Health_Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health_Check.ProtoReflect.Descriptor instead.
 func (*Health_Check) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{2, 0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{5, 0}
 }
 
 func (x *Health_Check) GetName() string {
@@ -7059,7 +7239,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7071,7 +7251,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7084,7 +7264,7 @@ func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_SiteRef.ProtoReflect.Descriptor instead.
 func (*SiteStatus_SiteRef) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22, 0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25, 0}
 }
 
 func (x *SiteStatus_SiteRef) GetId() string {
@@ -7118,7 +7298,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7130,7 +7310,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7143,7 +7323,7 @@ func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_LeaderRef.ProtoReflect.Descriptor instead.
 func (*SiteStatus_LeaderRef) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22, 1}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25, 1}
 }
 
 func (x *SiteStatus_LeaderRef) GetRunnerId() string {
@@ -7173,7 +7353,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7185,7 +7365,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7198,7 +7378,7 @@ func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_JobCounts.ProtoReflect.Descriptor instead.
 func (*SiteStatus_JobCounts) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22, 2}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25, 2}
 }
 
 func (x *SiteStatus_JobCounts) GetQueued() int64 {
@@ -7248,7 +7428,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7260,7 +7440,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7273,7 +7453,7 @@ func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus_DeviceCounts.ProtoReflect.Descriptor instead.
 func (*SiteStatus_DeviceCounts) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{22, 3}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{25, 3}
 }
 
 func (x *SiteStatus_DeviceCounts) GetAvailable() int64 {
@@ -7308,7 +7488,19 @@ var File_forgeyard_v1_node_proto protoreflect.FileDescriptor
 
 const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x17forgeyard/v1/node.proto\x12\fforgeyard.v1\x1a\x18forgeyard/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x13\n" +
+	"\x17forgeyard/v1/node.proto\x12\fforgeyard.v1\x1a\x18forgeyard/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"=\n" +
+	"\x0eCleanupRequest\x12\x17\n" +
+	"\adry_run\x18\x01 \x01(\bR\x06dryRun\x12\x12\n" +
+	"\x04kept\x18\x02 \x01(\bR\x04kept\"?\n" +
+	"\x0fCleanupResponse\x12,\n" +
+	"\x05found\x18\x01 \x03(\v2\x16.forgeyard.v1.LeftoverR\x05found\"\x9d\x01\n" +
+	"\bLeftover\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
+	"\x03age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x10\n" +
+	"\x03due\x18\x04 \x01(\bR\x03due\x12\x18\n" +
+	"\aremoved\x18\x05 \x01(\bR\aremoved\x12\x10\n" +
+	"\x03why\x18\x06 \x01(\tR\x03why\"\x13\n" +
 	"\x11NodeStatusRequest\"\xe9\x0e\n" +
 	"\n" +
 	"NodeStatus\x12\x1b\n" +
@@ -7826,12 +8018,13 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x12RevokeLeaseRequest\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\tR\x05lease\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bsecurity\x18\x03 \x01(\bR\bsecurity2\x9e\x02\n" +
+	"\bsecurity\x18\x03 \x01(\bR\bsecurity2\xe6\x02\n" +
 	"\vNodeService\x12C\n" +
 	"\x06Status\x12\x1f.forgeyard.v1.NodeStatusRequest\x1a\x18.forgeyard.v1.NodeStatus\x12@\n" +
 	"\x05Drain\x12\x1a.forgeyard.v1.DrainRequest\x1a\x1b.forgeyard.v1.DrainResponse\x12C\n" +
 	"\x06Resume\x12\x1b.forgeyard.v1.ResumeRequest\x1a\x1c.forgeyard.v1.ResumeResponse\x12C\n" +
-	"\x06Doctor\x12\x1b.forgeyard.v1.DoctorRequest\x1a\x1c.forgeyard.v1.DoctorResponse2\xba\b\n" +
+	"\x06Doctor\x12\x1b.forgeyard.v1.DoctorRequest\x1a\x1c.forgeyard.v1.DoctorResponse\x12F\n" +
+	"\aCleanup\x12\x1c.forgeyard.v1.CleanupRequest\x1a\x1d.forgeyard.v1.CleanupResponse2\xba\b\n" +
 	"\vSiteService\x12C\n" +
 	"\x06Status\x12\x1f.forgeyard.v1.SiteStatusRequest\x1a\x18.forgeyard.v1.SiteStatus\x12F\n" +
 	"\aMembers\x12\x1c.forgeyard.v1.MembersRequest\x1a\x1d.forgeyard.v1.MembersResponse\x12D\n" +
@@ -7911,325 +8104,332 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 123)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 126)
 var file_forgeyard_v1_node_proto_goTypes = []any{
-	(*NodeStatusRequest)(nil),        // 0: forgeyard.v1.NodeStatusRequest
-	(*NodeStatus)(nil),               // 1: forgeyard.v1.NodeStatus
-	(*Health)(nil),                   // 2: forgeyard.v1.Health
-	(*DrainRequest)(nil),             // 3: forgeyard.v1.DrainRequest
-	(*DrainResponse)(nil),            // 4: forgeyard.v1.DrainResponse
-	(*ResumeRequest)(nil),            // 5: forgeyard.v1.ResumeRequest
-	(*ResumeResponse)(nil),           // 6: forgeyard.v1.ResumeResponse
-	(*DoctorRequest)(nil),            // 7: forgeyard.v1.DoctorRequest
-	(*DoctorResponse)(nil),           // 8: forgeyard.v1.DoctorResponse
-	(*Setting)(nil),                  // 9: forgeyard.v1.Setting
-	(*SetSecretRequest)(nil),         // 10: forgeyard.v1.SetSecretRequest
-	(*SetSecretResponse)(nil),        // 11: forgeyard.v1.SetSecretResponse
-	(*ListSecretsRequest)(nil),       // 12: forgeyard.v1.ListSecretsRequest
-	(*ListSecretsResponse)(nil),      // 13: forgeyard.v1.ListSecretsResponse
-	(*Secret)(nil),                   // 14: forgeyard.v1.Secret
-	(*RemoveSecretRequest)(nil),      // 15: forgeyard.v1.RemoveSecretRequest
-	(*RemoveSecretResponse)(nil),     // 16: forgeyard.v1.RemoveSecretResponse
-	(*BackupRequest)(nil),            // 17: forgeyard.v1.BackupRequest
-	(*BackupChunk)(nil),              // 18: forgeyard.v1.BackupChunk
-	(*RecoverRequest)(nil),           // 19: forgeyard.v1.RecoverRequest
-	(*RecoverResponse)(nil),          // 20: forgeyard.v1.RecoverResponse
-	(*SiteStatusRequest)(nil),        // 21: forgeyard.v1.SiteStatusRequest
-	(*SiteStatus)(nil),               // 22: forgeyard.v1.SiteStatus
-	(*MembersRequest)(nil),           // 23: forgeyard.v1.MembersRequest
-	(*MembersResponse)(nil),          // 24: forgeyard.v1.MembersResponse
-	(*SiteEventsRequest)(nil),        // 25: forgeyard.v1.SiteEventsRequest
-	(*SiteEvent)(nil),                // 26: forgeyard.v1.SiteEvent
-	(*CreateTokenRequest)(nil),       // 27: forgeyard.v1.CreateTokenRequest
-	(*Token)(nil),                    // 28: forgeyard.v1.Token
-	(*ListTokensRequest)(nil),        // 29: forgeyard.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 30: forgeyard.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),       // 31: forgeyard.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 32: forgeyard.v1.RevokeTokenResponse
-	(*GetConfigRequest)(nil),         // 33: forgeyard.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),        // 34: forgeyard.v1.GetConfigResponse
-	(*SetConfigRequest)(nil),         // 35: forgeyard.v1.SetConfigRequest
-	(*SetConfigResponse)(nil),        // 36: forgeyard.v1.SetConfigResponse
-	(*SetMemberRequest)(nil),         // 37: forgeyard.v1.SetMemberRequest
-	(*SetMemberResponse)(nil),        // 38: forgeyard.v1.SetMemberResponse
-	(*SubmitRequest)(nil),            // 39: forgeyard.v1.SubmitRequest
-	(*SubmitResponse)(nil),           // 40: forgeyard.v1.SubmitResponse
-	(*ListJobsRequest)(nil),          // 41: forgeyard.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 42: forgeyard.v1.ListJobsResponse
-	(*ShowJobRequest)(nil),           // 43: forgeyard.v1.ShowJobRequest
-	(*LogRequest)(nil),               // 44: forgeyard.v1.LogRequest
-	(*CancelJobRequest)(nil),         // 45: forgeyard.v1.CancelJobRequest
-	(*CancelResponse)(nil),           // 46: forgeyard.v1.CancelResponse
-	(*ListRunsRequest)(nil),          // 47: forgeyard.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 48: forgeyard.v1.ListRunsResponse
-	(*ShowRunRequest)(nil),           // 49: forgeyard.v1.ShowRunRequest
-	(*AttachRequest)(nil),            // 50: forgeyard.v1.AttachRequest
-	(*ListNamesRequest)(nil),         // 51: forgeyard.v1.ListNamesRequest
-	(*ListNamesResponse)(nil),        // 52: forgeyard.v1.ListNamesResponse
-	(*Name)(nil),                     // 53: forgeyard.v1.Name
-	(*NamedSet)(nil),                 // 54: forgeyard.v1.NamedSet
-	(*RemoveNameRequest)(nil),        // 55: forgeyard.v1.RemoveNameRequest
-	(*RemoveNameResponse)(nil),       // 56: forgeyard.v1.RemoveNameResponse
-	(*PutRequest)(nil),               // 57: forgeyard.v1.PutRequest
-	(*PutResponse)(nil),              // 58: forgeyard.v1.PutResponse
-	(*MissingRequest)(nil),           // 59: forgeyard.v1.MissingRequest
-	(*MissingResponse)(nil),          // 60: forgeyard.v1.MissingResponse
-	(*PutBlocksRequest)(nil),         // 61: forgeyard.v1.PutBlocksRequest
-	(*GetRequest)(nil),               // 62: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 63: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 64: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 65: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 66: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 67: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 68: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 69: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 70: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 71: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 72: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 73: forgeyard.v1.GCRequest
-	(*VerifyRequest)(nil),            // 74: forgeyard.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 75: forgeyard.v1.VerifyResponse
-	(*GCResponse)(nil),               // 76: forgeyard.v1.GCResponse
-	(*OwnTaskRequest)(nil),           // 77: forgeyard.v1.OwnTaskRequest
-	(*OwnTask)(nil),                  // 78: forgeyard.v1.OwnTask
-	(*OwnReportRequest)(nil),         // 79: forgeyard.v1.OwnReportRequest
-	(*OwnReportResponse)(nil),        // 80: forgeyard.v1.OwnReportResponse
-	(*OwnVerifyRequest)(nil),         // 81: forgeyard.v1.OwnVerifyRequest
-	(*OwnVerifyResponse)(nil),        // 82: forgeyard.v1.OwnVerifyResponse
-	(*OwnGardenRequest)(nil),         // 83: forgeyard.v1.OwnGardenRequest
-	(*OwnGardenResponse)(nil),        // 84: forgeyard.v1.OwnGardenResponse
-	(*BundleRoot)(nil),               // 85: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 86: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 87: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 88: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 89: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 90: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 91: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 92: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 93: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 94: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 95: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 96: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 97: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 98: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 99: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 100: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 101: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 102: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 103: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 104: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 105: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 106: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 107: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 108: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 109: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 110: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Reason)(nil),        // 111: forgeyard.v1.NodeStatus.Reason
-	(*NodeStatus_Link)(nil),          // 112: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 113: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 114: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 115: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 116: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 117: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 118: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 119: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 120: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 121: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 122: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*Capabilities)(nil),             // 123: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 124: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 125: google.protobuf.Duration
-	(*Member)(nil),                   // 126: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 127: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 128: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 129: forgeyard.v1.Job
-	(*Run)(nil),                      // 130: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 131: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 132: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 133: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 134: forgeyard.v1.RunEvent
+	(*CleanupRequest)(nil),           // 0: forgeyard.v1.CleanupRequest
+	(*CleanupResponse)(nil),          // 1: forgeyard.v1.CleanupResponse
+	(*Leftover)(nil),                 // 2: forgeyard.v1.Leftover
+	(*NodeStatusRequest)(nil),        // 3: forgeyard.v1.NodeStatusRequest
+	(*NodeStatus)(nil),               // 4: forgeyard.v1.NodeStatus
+	(*Health)(nil),                   // 5: forgeyard.v1.Health
+	(*DrainRequest)(nil),             // 6: forgeyard.v1.DrainRequest
+	(*DrainResponse)(nil),            // 7: forgeyard.v1.DrainResponse
+	(*ResumeRequest)(nil),            // 8: forgeyard.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 9: forgeyard.v1.ResumeResponse
+	(*DoctorRequest)(nil),            // 10: forgeyard.v1.DoctorRequest
+	(*DoctorResponse)(nil),           // 11: forgeyard.v1.DoctorResponse
+	(*Setting)(nil),                  // 12: forgeyard.v1.Setting
+	(*SetSecretRequest)(nil),         // 13: forgeyard.v1.SetSecretRequest
+	(*SetSecretResponse)(nil),        // 14: forgeyard.v1.SetSecretResponse
+	(*ListSecretsRequest)(nil),       // 15: forgeyard.v1.ListSecretsRequest
+	(*ListSecretsResponse)(nil),      // 16: forgeyard.v1.ListSecretsResponse
+	(*Secret)(nil),                   // 17: forgeyard.v1.Secret
+	(*RemoveSecretRequest)(nil),      // 18: forgeyard.v1.RemoveSecretRequest
+	(*RemoveSecretResponse)(nil),     // 19: forgeyard.v1.RemoveSecretResponse
+	(*BackupRequest)(nil),            // 20: forgeyard.v1.BackupRequest
+	(*BackupChunk)(nil),              // 21: forgeyard.v1.BackupChunk
+	(*RecoverRequest)(nil),           // 22: forgeyard.v1.RecoverRequest
+	(*RecoverResponse)(nil),          // 23: forgeyard.v1.RecoverResponse
+	(*SiteStatusRequest)(nil),        // 24: forgeyard.v1.SiteStatusRequest
+	(*SiteStatus)(nil),               // 25: forgeyard.v1.SiteStatus
+	(*MembersRequest)(nil),           // 26: forgeyard.v1.MembersRequest
+	(*MembersResponse)(nil),          // 27: forgeyard.v1.MembersResponse
+	(*SiteEventsRequest)(nil),        // 28: forgeyard.v1.SiteEventsRequest
+	(*SiteEvent)(nil),                // 29: forgeyard.v1.SiteEvent
+	(*CreateTokenRequest)(nil),       // 30: forgeyard.v1.CreateTokenRequest
+	(*Token)(nil),                    // 31: forgeyard.v1.Token
+	(*ListTokensRequest)(nil),        // 32: forgeyard.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 33: forgeyard.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),       // 34: forgeyard.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 35: forgeyard.v1.RevokeTokenResponse
+	(*GetConfigRequest)(nil),         // 36: forgeyard.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),        // 37: forgeyard.v1.GetConfigResponse
+	(*SetConfigRequest)(nil),         // 38: forgeyard.v1.SetConfigRequest
+	(*SetConfigResponse)(nil),        // 39: forgeyard.v1.SetConfigResponse
+	(*SetMemberRequest)(nil),         // 40: forgeyard.v1.SetMemberRequest
+	(*SetMemberResponse)(nil),        // 41: forgeyard.v1.SetMemberResponse
+	(*SubmitRequest)(nil),            // 42: forgeyard.v1.SubmitRequest
+	(*SubmitResponse)(nil),           // 43: forgeyard.v1.SubmitResponse
+	(*ListJobsRequest)(nil),          // 44: forgeyard.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 45: forgeyard.v1.ListJobsResponse
+	(*ShowJobRequest)(nil),           // 46: forgeyard.v1.ShowJobRequest
+	(*LogRequest)(nil),               // 47: forgeyard.v1.LogRequest
+	(*CancelJobRequest)(nil),         // 48: forgeyard.v1.CancelJobRequest
+	(*CancelResponse)(nil),           // 49: forgeyard.v1.CancelResponse
+	(*ListRunsRequest)(nil),          // 50: forgeyard.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 51: forgeyard.v1.ListRunsResponse
+	(*ShowRunRequest)(nil),           // 52: forgeyard.v1.ShowRunRequest
+	(*AttachRequest)(nil),            // 53: forgeyard.v1.AttachRequest
+	(*ListNamesRequest)(nil),         // 54: forgeyard.v1.ListNamesRequest
+	(*ListNamesResponse)(nil),        // 55: forgeyard.v1.ListNamesResponse
+	(*Name)(nil),                     // 56: forgeyard.v1.Name
+	(*NamedSet)(nil),                 // 57: forgeyard.v1.NamedSet
+	(*RemoveNameRequest)(nil),        // 58: forgeyard.v1.RemoveNameRequest
+	(*RemoveNameResponse)(nil),       // 59: forgeyard.v1.RemoveNameResponse
+	(*PutRequest)(nil),               // 60: forgeyard.v1.PutRequest
+	(*PutResponse)(nil),              // 61: forgeyard.v1.PutResponse
+	(*MissingRequest)(nil),           // 62: forgeyard.v1.MissingRequest
+	(*MissingResponse)(nil),          // 63: forgeyard.v1.MissingResponse
+	(*PutBlocksRequest)(nil),         // 64: forgeyard.v1.PutBlocksRequest
+	(*GetRequest)(nil),               // 65: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 66: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 67: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 68: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 69: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 70: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 71: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 72: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 73: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 74: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 75: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 76: forgeyard.v1.GCRequest
+	(*VerifyRequest)(nil),            // 77: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 78: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 79: forgeyard.v1.GCResponse
+	(*OwnTaskRequest)(nil),           // 80: forgeyard.v1.OwnTaskRequest
+	(*OwnTask)(nil),                  // 81: forgeyard.v1.OwnTask
+	(*OwnReportRequest)(nil),         // 82: forgeyard.v1.OwnReportRequest
+	(*OwnReportResponse)(nil),        // 83: forgeyard.v1.OwnReportResponse
+	(*OwnVerifyRequest)(nil),         // 84: forgeyard.v1.OwnVerifyRequest
+	(*OwnVerifyResponse)(nil),        // 85: forgeyard.v1.OwnVerifyResponse
+	(*OwnGardenRequest)(nil),         // 86: forgeyard.v1.OwnGardenRequest
+	(*OwnGardenResponse)(nil),        // 87: forgeyard.v1.OwnGardenResponse
+	(*BundleRoot)(nil),               // 88: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 89: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 90: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 91: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 92: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 93: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 94: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 95: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 96: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 97: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 98: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 99: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 100: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 101: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 102: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 103: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 104: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 105: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 106: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 107: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 108: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 109: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 110: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 111: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 112: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 113: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Reason)(nil),        // 114: forgeyard.v1.NodeStatus.Reason
+	(*NodeStatus_Link)(nil),          // 115: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 116: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 117: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 118: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 119: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 120: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 121: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 122: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 123: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 124: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 125: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*durationpb.Duration)(nil),      // 126: google.protobuf.Duration
+	(*Capabilities)(nil),             // 127: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 128: google.protobuf.Timestamp
+	(*Member)(nil),                   // 129: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 130: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 131: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 132: forgeyard.v1.Job
+	(*Run)(nil),                      // 133: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 134: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 135: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 136: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 137: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
-	114, // 0: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	115, // 1: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
-	2,   // 2: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	116, // 3: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	123, // 4: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	124, // 5: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	112, // 6: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	113, // 7: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	111, // 8: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
-	117, // 9: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	125, // 10: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
-	2,   // 11: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
-	9,   // 12: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	14,  // 13: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	124, // 14: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	124, // 15: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	118, // 16: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	119, // 17: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	126, // 18: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	127, // 19: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	128, // 20: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	120, // 21: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	121, // 22: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	124, // 23: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	126, // 24: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	124, // 25: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	125, // 26: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	124, // 27: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	28,  // 28: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
-	9,   // 29: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	126, // 30: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	129, // 31: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	130, // 32: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	53,  // 33: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	54,  // 34: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	54,  // 35: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	124, // 36: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	124, // 37: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	124, // 38: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	66,  // 39: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	124, // 40: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	125, // 41: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	131, // 42: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	85,  // 43: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	125, // 44: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	90,  // 45: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	92,  // 46: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	85,  // 47: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	124, // 48: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	132, // 49: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	122, // 50: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	125, // 51: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	127, // 52: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	128, // 53: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	124, // 54: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	124, // 55: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	124, // 56: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	124, // 57: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	124, // 58: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	107, // 59: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	125, // 60: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	125, // 61: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	125, // 62: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	0,   // 63: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	3,   // 64: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	5,   // 65: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	7,   // 66: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	21,  // 67: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	23,  // 68: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	25,  // 69: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	27,  // 70: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	29,  // 71: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	31,  // 72: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	10,  // 73: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
-	12,  // 74: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
-	15,  // 75: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
-	33,  // 76: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	35,  // 77: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	37,  // 78: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	17,  // 79: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	19,  // 80: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	39,  // 81: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	41,  // 82: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	43,  // 83: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	44,  // 84: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	45,  // 85: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	108, // 86: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	110, // 87: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	47,  // 88: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	49,  // 89: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	50,  // 90: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	57,  // 91: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	62,  // 92: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	59,  // 93: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	61,  // 94: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	64,  // 95: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	67,  // 96: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	69,  // 97: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	71,  // 98: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	73,  // 99: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	74,  // 100: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	51,  // 101: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	55,  // 102: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	77,  // 103: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	79,  // 104: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	81,  // 105: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	83,  // 106: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	86,  // 107: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	88,  // 108: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	91,  // 109: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	93,  // 110: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	95,  // 111: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	97,  // 112: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	99,  // 113: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	101, // 114: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	102, // 115: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	104, // 116: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	105, // 117: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	106, // 118: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	1,   // 119: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	4,   // 120: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	6,   // 121: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	8,   // 122: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	22,  // 123: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	24,  // 124: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	26,  // 125: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	28,  // 126: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	30,  // 127: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	32,  // 128: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	11,  // 129: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	13,  // 130: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	16,  // 131: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	34,  // 132: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	36,  // 133: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	38,  // 134: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	18,  // 135: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	20,  // 136: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	40,  // 137: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	42,  // 138: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	129, // 139: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	133, // 140: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	46,  // 141: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	109, // 142: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	107, // 143: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	48,  // 144: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	130, // 145: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	134, // 146: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	58,  // 147: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	63,  // 148: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	60,  // 149: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	58,  // 150: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	65,  // 151: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	68,  // 152: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	70,  // 153: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	72,  // 154: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	76,  // 155: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	75,  // 156: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	52,  // 157: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	56,  // 158: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	78,  // 159: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	80,  // 160: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	82,  // 161: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	84,  // 162: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	87,  // 163: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	89,  // 164: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	92,  // 165: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	94,  // 166: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	96,  // 167: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	98,  // 168: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	100, // 169: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	101, // 170: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	103, // 171: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	103, // 172: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	103, // 173: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	103, // 174: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	119, // [119:175] is the sub-list for method output_type
-	63,  // [63:119] is the sub-list for method input_type
-	63,  // [63:63] is the sub-list for extension type_name
-	63,  // [63:63] is the sub-list for extension extendee
-	0,   // [0:63] is the sub-list for field type_name
+	2,   // 0: forgeyard.v1.CleanupResponse.found:type_name -> forgeyard.v1.Leftover
+	126, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
+	117, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	118, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	5,   // 4: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
+	119, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	127, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	128, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	115, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	116, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	114, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
+	120, // 11: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	126, // 12: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	5,   // 13: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
+	12,  // 14: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
+	17,  // 15: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
+	128, // 16: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	128, // 17: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	121, // 18: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	122, // 19: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	129, // 20: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	130, // 21: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	131, // 22: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	123, // 23: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	124, // 24: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	128, // 25: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	129, // 26: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	128, // 27: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	126, // 28: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	128, // 29: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	31,  // 30: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
+	12,  // 31: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
+	129, // 32: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	132, // 33: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	133, // 34: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	56,  // 35: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	57,  // 36: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	57,  // 37: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	128, // 38: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	128, // 39: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	128, // 40: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	69,  // 41: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	128, // 42: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	126, // 43: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	134, // 44: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	88,  // 45: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	126, // 46: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	93,  // 47: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	95,  // 48: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	88,  // 49: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	128, // 50: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	135, // 51: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	125, // 52: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	126, // 53: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	130, // 54: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	131, // 55: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	128, // 56: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	128, // 57: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	128, // 58: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	128, // 59: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	128, // 60: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	110, // 61: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	126, // 62: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	126, // 63: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	126, // 64: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	3,   // 65: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	6,   // 66: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	8,   // 67: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	10,  // 68: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	0,   // 69: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
+	24,  // 70: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	26,  // 71: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	28,  // 72: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	30,  // 73: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	32,  // 74: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	34,  // 75: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	13,  // 76: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
+	15,  // 77: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
+	18,  // 78: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
+	36,  // 79: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	38,  // 80: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	40,  // 81: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	20,  // 82: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	22,  // 83: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	42,  // 84: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	44,  // 85: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	46,  // 86: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	47,  // 87: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	48,  // 88: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	111, // 89: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	113, // 90: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	50,  // 91: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	52,  // 92: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	53,  // 93: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	60,  // 94: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	65,  // 95: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	62,  // 96: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	64,  // 97: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	67,  // 98: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	70,  // 99: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	72,  // 100: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	74,  // 101: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	76,  // 102: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	77,  // 103: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	54,  // 104: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	58,  // 105: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	80,  // 106: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	82,  // 107: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	84,  // 108: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	86,  // 109: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	89,  // 110: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	91,  // 111: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	94,  // 112: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	96,  // 113: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	98,  // 114: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	100, // 115: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	102, // 116: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	104, // 117: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	105, // 118: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	107, // 119: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	108, // 120: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	109, // 121: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	4,   // 122: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	7,   // 123: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	9,   // 124: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	11,  // 125: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	1,   // 126: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
+	25,  // 127: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	27,  // 128: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	29,  // 129: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	31,  // 130: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	33,  // 131: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	35,  // 132: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	14,  // 133: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	16,  // 134: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	19,  // 135: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	37,  // 136: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	39,  // 137: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	41,  // 138: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	21,  // 139: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	23,  // 140: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	43,  // 141: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	45,  // 142: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	132, // 143: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	136, // 144: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	49,  // 145: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	112, // 146: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	110, // 147: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	51,  // 148: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	133, // 149: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	137, // 150: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	61,  // 151: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	66,  // 152: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	63,  // 153: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	61,  // 154: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	68,  // 155: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	71,  // 156: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	73,  // 157: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	75,  // 158: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	79,  // 159: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	78,  // 160: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	55,  // 161: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	59,  // 162: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	81,  // 163: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	83,  // 164: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	85,  // 165: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	87,  // 166: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	90,  // 167: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	92,  // 168: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	95,  // 169: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	97,  // 170: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	99,  // 171: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	101, // 172: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	103, // 173: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	104, // 174: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	106, // 175: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	106, // 176: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	106, // 177: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	106, // 178: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	122, // [122:179] is the sub-list for method output_type
+	65,  // [65:122] is the sub-list for method input_type
+	65,  // [65:65] is the sub-list for extension type_name
+	65,  // [65:65] is the sub-list for extension extendee
+	0,   // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -8244,7 +8444,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   123,
+			NumMessages:   126,
 			NumExtensions: 0,
 			NumServices:   9,
 		},

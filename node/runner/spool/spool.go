@@ -92,7 +92,11 @@ func Open(cfg Config) (*Spool, error) {
 	if cfg.Limit <= 0 {
 		cfg.Limit = DefaultLimit
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+	err := os.MkdirAll(cfg.Dir, 0o700)
+	if errors.Is(err, os.ErrNotExist) {
+		err = os.MkdirAll(cfg.Dir, 0o700) // the end of the epoch before took the parent away in between
+	}
+	if err != nil {
 		return nil, forgeyard.E("open spool", kindOf(err), err)
 	}
 	s := &Spool{cfg: cfg, next: cfg.First, news: make(chan struct{})}

@@ -60,6 +60,8 @@ const (
 	NodeServiceResumeProcedure = "/forgeyard.v1.NodeService/Resume"
 	// NodeServiceDoctorProcedure is the fully-qualified name of the NodeService's Doctor RPC.
 	NodeServiceDoctorProcedure = "/forgeyard.v1.NodeService/Doctor"
+	// NodeServiceCleanupProcedure is the fully-qualified name of the NodeService's Cleanup RPC.
+	NodeServiceCleanupProcedure = "/forgeyard.v1.NodeService/Cleanup"
 	// SiteServiceStatusProcedure is the fully-qualified name of the SiteService's Status RPC.
 	SiteServiceStatusProcedure = "/forgeyard.v1.SiteService/Status"
 	// SiteServiceMembersProcedure is the fully-qualified name of the SiteService's Members RPC.
@@ -177,6 +179,8 @@ type NodeServiceClient interface {
 	Drain(context.Context, *connect.Request[v1.DrainRequest]) (*connect.Response[v1.DrainResponse], error)
 	Resume(context.Context, *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error)
 	Doctor(context.Context, *connect.Request[v1.DoctorRequest]) (*connect.Response[v1.DoctorResponse], error)
+	// Cleanup removes what ended work left on this node, and touches nothing that is in use.
+	Cleanup(context.Context, *connect.Request[v1.CleanupRequest]) (*connect.Response[v1.CleanupResponse], error)
 }
 
 // NewNodeServiceClient constructs a client for the forgeyard.v1.NodeService service. By default, it
@@ -214,15 +218,22 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Doctor")),
 			connect.WithClientOptions(opts...),
 		),
+		cleanup: connect.NewClient[v1.CleanupRequest, v1.CleanupResponse](
+			httpClient,
+			baseURL+NodeServiceCleanupProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Cleanup")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
-	status *connect.Client[v1.NodeStatusRequest, v1.NodeStatus]
-	drain  *connect.Client[v1.DrainRequest, v1.DrainResponse]
-	resume *connect.Client[v1.ResumeRequest, v1.ResumeResponse]
-	doctor *connect.Client[v1.DoctorRequest, v1.DoctorResponse]
+	status  *connect.Client[v1.NodeStatusRequest, v1.NodeStatus]
+	drain   *connect.Client[v1.DrainRequest, v1.DrainResponse]
+	resume  *connect.Client[v1.ResumeRequest, v1.ResumeResponse]
+	doctor  *connect.Client[v1.DoctorRequest, v1.DoctorResponse]
+	cleanup *connect.Client[v1.CleanupRequest, v1.CleanupResponse]
 }
 
 // Status calls forgeyard.v1.NodeService.Status.
@@ -245,12 +256,19 @@ func (c *nodeServiceClient) Doctor(ctx context.Context, req *connect.Request[v1.
 	return c.doctor.CallUnary(ctx, req)
 }
 
+// Cleanup calls forgeyard.v1.NodeService.Cleanup.
+func (c *nodeServiceClient) Cleanup(ctx context.Context, req *connect.Request[v1.CleanupRequest]) (*connect.Response[v1.CleanupResponse], error) {
+	return c.cleanup.CallUnary(ctx, req)
+}
+
 // NodeServiceHandler is an implementation of the forgeyard.v1.NodeService service.
 type NodeServiceHandler interface {
 	Status(context.Context, *connect.Request[v1.NodeStatusRequest]) (*connect.Response[v1.NodeStatus], error)
 	Drain(context.Context, *connect.Request[v1.DrainRequest]) (*connect.Response[v1.DrainResponse], error)
 	Resume(context.Context, *connect.Request[v1.ResumeRequest]) (*connect.Response[v1.ResumeResponse], error)
 	Doctor(context.Context, *connect.Request[v1.DoctorRequest]) (*connect.Response[v1.DoctorResponse], error)
+	// Cleanup removes what ended work left on this node, and touches nothing that is in use.
+	Cleanup(context.Context, *connect.Request[v1.CleanupRequest]) (*connect.Response[v1.CleanupResponse], error)
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -284,6 +302,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("Doctor")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceCleanupHandler := connect.NewUnaryHandler(
+		NodeServiceCleanupProcedure,
+		svc.Cleanup,
+		connect.WithSchema(nodeServiceMethods.ByName("Cleanup")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/forgeyard.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceStatusProcedure:
@@ -294,6 +318,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceResumeHandler.ServeHTTP(w, r)
 		case NodeServiceDoctorProcedure:
 			nodeServiceDoctorHandler.ServeHTTP(w, r)
+		case NodeServiceCleanupProcedure:
+			nodeServiceCleanupHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -317,6 +343,10 @@ func (UnimplementedNodeServiceHandler) Resume(context.Context, *connect.Request[
 
 func (UnimplementedNodeServiceHandler) Doctor(context.Context, *connect.Request[v1.DoctorRequest]) (*connect.Response[v1.DoctorResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.NodeService.Doctor is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Cleanup(context.Context, *connect.Request[v1.CleanupRequest]) (*connect.Response[v1.CleanupResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.NodeService.Cleanup is not implemented"))
 }
 
 // SiteServiceClient is a client for the forgeyard.v1.SiteService service.

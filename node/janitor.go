@@ -1,0 +1,126 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/runner"
+)
+
+// Work that has ended leaves nothing, or is tidied up after: a clean-up that failed is tried
+// again, what nobody names goes after a grace, and none of it ever changes a result
+// (07§96–98).
+
+// tidyEvery is how often leftovers are looked for, at most.
+const tidyEvery = time.Minute
+
+// janitorLoop tidies up.
+func (n *Node) janitorLoop(ctx context.Context) error {
+	for {
+		r := n.cfg.Settings.Retention
+		wait := min(tidyEvery, r.StaleWorkspace)
+		if r.DebugFailed > 0 {
+			wait = min(wait, r.DebugFailed)
+		}
+		if !n.pause(ctx, wait) {
+			return nil
+		}
+		n.tidy(ctx)
+	}
+}
+
+func (n *Node) tidy(ctx context.Context) {
+	r := n.cfg.Settings.Retention
+	found, err := n.runner.Tidy(ctx, runner.Tidy{Stale: r.StaleWorkspace, Keep: r.DebugFailed})
+	if err != nil {
+		n.log.Warn("leftovers were not looked for", "err", err)
+	}
+	n.tidied(found)
+}
+
+// tidied counts what a look at leftovers did.
+func (n *Node) tidied(found []runner.Leftover) {
+	for _, f := range found {
+		switch {
+		case f.Removed:
+			n.metrics.tidied.WithLabelValues(f.What).Inc()
+			n.log.Info("a leftover of ended work is gone", "what", f.What, "name", f.Name, "age", f.Age.Round(time.Second))
+		case f.Why != "":
+			n.metrics.cleanupFailures.Inc()
+			n.log.Debug("a leftover of ended work stays", "what", f.What, "name", f.Name, "why", f.Why)
+		}
+	}
+}
+
+// Cleanup implements control.Node: what the janitor does, at once, without its grace.
+func (n *Node) Cleanup(ctx context.Context, dry, kept bool) (*forgeyardv1.CleanupResponse, error) {
+	t := runner.Tidy{Dry: dry, Keep: n.cfg.Settings.Retention.DebugFailed}
+	if kept {
+		t.Keep = 0
+	}
+	found, err := n.runner.Tidy(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	if !dry {
+		n.tidied(found)
+	}
+	out := &forgeyardv1.CleanupResponse{}
+	for _, f := range found {
+		out.Found = append(out.Found, &forgeyardv1.Leftover{What: f.What, Name: f.Name, Age: durationpb.New(f.Age), Due: f.Due, Removed: f.Removed, Why: f.Why})
+	}
+	return out, nil
+}
+
+// checkWorkspaces says what ended work has left and cannot be removed.
+func (n *Node) checkWorkspaces(context.Context) *forgeyardv1.Health_Check {
+	kept, err := n.runner.Kept()
+	return judgeWorkspaces(n.runner.Undone(), len(kept), err)
+}
+
+func judgeWorkspaces(undone []runner.Leftover, kept int, err error) *forgeyardv1.Health_Check {
+	c := check("workspaces")
+	c.Detail = "all that could go is gone"
+	if kept > 0 {
+		c.Detail += fmt.Sprintf("; %d of failed jobs are kept for a look", kept)
+	}
+	if err != nil {
+		c.Status, c.Detail, c.Fix = checkFail, err.Error(), "look at the disk, and at how it is mounted: dmesg, findmnt"
+		return c
+	}
+	if len(undone) > 0 {
+		u := undone[0]
+		c.Status = checkWarn
+		c.Detail = fmt.Sprintf("%d clean-ups failed, the oldest %s ago, of %s: %s", len(undone), u.Age.Round(time.Second), u.Name, forgeyard.Clip(u.Why, 200))
+		c.Fix = "remove what stands in its way; it is tried again each minute, or at once with: forgeyard-node cleanup"
+	}
+	return c
+}
+
+// vacateLate removes the workspace of an attempt whose result waits too long for its answer,
+// until the returned function is called.
+func (x *execution) vacateLate(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	x.n.work.Go(func() {
+		if !x.n.pause(ctx, x.n.cfg.Settings.Retention.Finalize) {
+			return
+		}
+		if err := x.attempt.Vacate(); err != nil {
+			x.n.log.Warn("the workspace of a result that waits stays", "job", x.authority.Job, "err", err)
+			return
+		}
+		x.n.log.Info("a result waits for the site, and its workspace is gone", "job", x.authority.Job, "epoch", x.authority.Fence.Epoch)
+	})
+	return cancel
+}
+
+// keeps says whether the workspace of an epoch that ended so is kept for a person.
+func (n *Node) keeps(r job.Result, e runner.Ended) bool {
+	return n.cfg.Settings.Retention.DebugFailed > 0 && e.Kind == runner.EndCompleted && r.Outcome == job.OutcomeFailed
+}

@@ -1,0 +1,41 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/sitecfg"
+)
+
+// RA-283: a clean-up that failed is a matter of health, with what to do about it.
+func TestFailedCleanUpIsAHealthIssue(t *testing.T) {
+	if c := judgeWorkspaces(nil, 0, nil); c.Status != checkOK || c.Fix != "" {
+		t.Errorf("%+v", c)
+	}
+	if c := judgeWorkspaces(nil, 3, nil); c.Status != checkOK || !strings.Contains(c.Detail, "3 of failed jobs") {
+		t.Errorf("%+v", c)
+	}
+	c := judgeWorkspaces([]runner.Leftover{{Name: "01A-1", Age: time.Hour, Why: "/w/x is mounted in it"}, {Name: "01B-1"}}, 0, nil)
+	if c.Status != checkWarn || !strings.Contains(c.Detail, "2 clean-ups failed") || !strings.Contains(c.Detail, "01A-1") || !strings.Contains(c.Fix, "forgeyard-node cleanup") {
+		t.Errorf("%+v", c)
+	}
+}
+
+// RA-286: only the workspace of work that failed is kept, and only where that is asked for.
+func TestWhoseWorkspaceIsKept(t *testing.T) {
+	n := &Node{cfg: Config{Settings: sitecfg.DefaultNode()}}
+	failed, ended := job.Result{Outcome: job.OutcomeFailed}, runner.Ended{Kind: runner.EndCompleted}
+	if n.keeps(failed, ended) {
+		t.Error("kept by default")
+	}
+	n.cfg.Settings.Retention.DebugFailed = time.Hour
+	if !n.keeps(failed, ended) {
+		t.Error("not kept where it is asked for")
+	}
+	if n.keeps(job.Result{Outcome: job.OutcomeDone}, ended) || n.keeps(job.Result{Outcome: job.OutcomeCancelled}, ended) || n.keeps(failed, runner.Ended{Kind: runner.EndLease}) {
+		t.Error("kept though it did not fail")
+	}
+}
