@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"runtime/pprof"
 	"time"
 
 	"connectrpc.com/connect"
@@ -77,7 +78,7 @@ func (n *Node) listen(ctx context.Context, g *errgroup.Group) (servers, error) {
 		})
 	}
 	start(mesh.HTTPServer(peerMux), overMesh)
-	start(plainServer(n.withHealth(control.Handler(n, control.Full))), unixL)
+	start(plainServer(withDebug(n.withHealth(control.Handler(n, control.Full)))), unixL)
 	if httpL != nil {
 		start(plainServer(onlyLoopback(n.withHealth(control.Handler(n, control.ReadOnly)))), httpL)
 	}
@@ -171,6 +172,17 @@ func (n *Node) withHealth(api http.Handler) http.Handler {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		writeLine(w, n.State())
+	})
+	return mux
+}
+
+// withDebug shows what goroutines do to the daemon's own account. Calls stand there without
+// their arguments, which may be anything.
+func withDebug(h http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.HandleFunc("/debug/goroutines", func(w http.ResponseWriter, _ *http.Request) {
+		_ = pprof.Lookup("goroutine").WriteTo(w, 1) // the caller has gone; there is nobody to tell
 	})
 	return mux
 }

@@ -41,6 +41,7 @@ type client struct {
 	own     forgeyardv1connect.OwnWorkServiceClient
 	device  forgeyardv1connect.DeviceServiceClient
 	uplink  forgeyardv1connect.UplinkServiceClient
+	plain   *http.Client // for what is no call
 }
 
 // connect finds the daemon: at --addr, else at the control socket of --data-dir,
@@ -89,6 +90,7 @@ func newClient(dial func(context.Context) (net.Conn, error), c calls) *client {
 		own:     forgeyardv1connect.NewOwnWorkServiceClient(h, base, opt),
 		device:  forgeyardv1connect.NewDeviceServiceClient(h, base, opt),
 		uplink:  forgeyardv1connect.NewUplinkServiceClient(h, base, opt),
+		plain:   h,
 	}
 }
 

@@ -51,7 +51,7 @@ func (a *app) root() *cobra.Command {
 		a.siteCommand(), a.runnerCommand(),
 		a.submitCommand(), a.jobCommand(), a.leaseCommand(), a.runCommand(),
 		a.casCommand(), a.cacheCommand(), a.gocacheCommand(), a.bundleCommand(), a.deviceCommand(), a.uplinkCommand(),
-		a.demoCommand(), a.ownWorkCommand(),
+		a.demoCommand(), a.debugCommand(), a.ownWorkCommand(),
 	)
 	return root
 }
