@@ -163,6 +163,22 @@ type BlockReader interface {
 	ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte, check bool) ([]byte, error)
 }
 
+// BlockOpener is a Store that gives large blocks piece by piece: who sends one then has no
+// more of it in memory than stays in the processor's cache.
+type BlockOpener interface {
+	// OpenBlock opens a block if ReadBlock without check would compare nothing. Else it
+	// returns nil, and ReadBlock says what there is.
+	OpenBlock(d forgeyard.Digest) Pieces
+}
+
+// Pieces is an open block, for one caller at a time.
+type Pieces interface {
+	Size() int64
+	// ReadAt is io.ReaderAt's. After an error the next use of the block compares its bytes.
+	ReadAt(p []byte, off int64) (int, error)
+	Close() error
+}
+
 // Small is an object of at most BlockSize bytes among others that are put together. Digest
 // and Bytes are the caller's, Ref and Err the answer.
 type Small struct {

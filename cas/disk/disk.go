@@ -51,6 +51,7 @@ import (
 var (
 	_ cas.Store       = (*Store)(nil)
 	_ cas.BlockReader = (*Store)(nil)
+	_ cas.BlockOpener = (*Store)(nil)
 	_ cas.Holder      = (*Store)(nil)
 	_ cas.Many        = (*Store)(nil)
 )

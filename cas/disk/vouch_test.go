@@ -149,3 +149,59 @@ func rot(t *testing.T, image, path string, text []byte) {
 	_, err = w.WriteAt([]byte{text[0] ^ 1}, int64(i))
 	must(t, errors.Join(err, w.Sync(), w.Close()))
 }
+
+// A block is given piece by piece only while it needs no comparing: not before its first use
+// in a process's life, and not once somebody wrote to its file.
+func TestOpenBlock(t *testing.T) {
+	b := castest.Bytes(3, 2*cas.BlockSize+777)
+	dir := t.TempDir()
+	s := open(t, disk.Config{Dir: dir})
+	ref := castest.Put(t, s, b)
+	for _, at := range []int{0, 2} {
+		want := b[at*cas.BlockSize : min(len(b), (at+1)*cas.BlockSize)]
+		p := s.OpenBlock(cas.Sum(want))
+		if p == nil || p.Size() != int64(len(want)) {
+			t.Fatalf("block %d: %v", at, p)
+		}
+		got := make([]byte, len(want))
+		for off := 0; off < len(got); off += 1000 {
+			_, err := p.ReadAt(got[off:min(len(got), off+1000)], int64(off))
+			must(t, err)
+		}
+		if _, err := p.ReadAt(make([]byte, 2), p.Size()-1); err == nil {
+			t.Error("bytes beyond the block")
+		}
+		must(t, p.Close())
+		if !bytes.Equal(got, want) {
+			t.Fatalf("block %d has other bytes", at)
+		}
+	}
+	first := cas.Sum(b[:cas.BlockSize])
+	if s.OpenBlock(ref.Digest) != nil || s.OpenBlock(cas.Sum([]byte("nobody has it"))) != nil {
+		t.Error("what is no block was opened")
+	}
+	must(t, s.Close())
+	s = open(t, disk.Config{Dir: dir})
+	if s.OpenBlock(first) != nil {
+		t.Fatal("opened before it was compared")
+	}
+	_, err := s.ReadBlock(ctx, first, nil, false)
+	must(t, err)
+	p := s.OpenBlock(first)
+	if p == nil {
+		t.Fatal("compared, and not opened")
+	}
+	path := blobFile(t, dir, ref.Digest)
+	damage(t, path, flip(5))
+	if s.OpenBlock(first) != nil {
+		t.Fatal("opened after somebody wrote to it")
+	}
+	must(t, os.Chmod(path, 0o600))
+	must(t, os.Truncate(path, 100))
+	if _, err := p.ReadAt(make([]byte, 1000), 0); err == nil {
+		t.Error("a piece of what is gone")
+	}
+	must(t, p.Close())
+	_, err = s.ReadBlock(ctx, first, nil, false)
+	castest.WantKind(t, err, forgeyard.Corrupt)
+}

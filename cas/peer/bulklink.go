@@ -31,6 +31,14 @@ func (s bulkSource) Block(ctx context.Context, name forgeyard.Digest, buf []byte
 	return copy(buf, b), nil
 }
 
+// Open implements bulk.Opener.
+func (s bulkSource) Open(name forgeyard.Digest) cas.Pieces {
+	if o, ok := s.store.(cas.BlockOpener); ok {
+		return o.OpenBlock(name)
+	}
+	return nil
+}
+
 func (s bulkSource) Manifest(ctx context.Context, name forgeyard.Digest) (cas.Manifest, error) {
 	b, err := s.store.Block(ctx, name)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,6 +215,76 @@ func TestRangesAndObjects(t *testing.T) {
 	}
 	if g := p.rec.next(t); g.name != small || string(g.data) != "small" {
 		t.Fatalf("%+v", g)
+	}
+}
+
+// piecewise gives blocks piece by piece, and fails from some byte on.
+type piecewise struct {
+	*memSource
+	fails  int64
+	opened atomic.Int64
+}
+
+func (p *piecewise) Open(name forgeyard.Digest) cas.Pieces {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.opened.Add(1)
+	if b, ok := p.blocks[name]; ok {
+		return pieces{b, p.fails}
+	}
+	return nil
+}
+
+type pieces struct {
+	b     []byte
+	fails int64
+}
+
+func (p pieces) Size() int64  { return int64(len(p.b)) }
+func (p pieces) Close() error { return nil }
+func (p pieces) ReadAt(b []byte, off int64) (int, error) {
+	if off >= p.fails {
+		return 0, errors.New("the disk failed")
+	}
+	return copy(b, p.b[off:]), nil
+}
+
+// A block that is read piece by piece is the same block. When the first piece cannot be read
+// it is read as any other; later the connection ends, since a frame was begun. With care it
+// is never read so.
+func TestPieces(t *testing.T) {
+	for _, c := range []struct {
+		fails  int64
+		check  bool
+		opened int64
+		ends   bool
+	}{{fails: cas.BlockSize, opened: 3}, {fails: 0, opened: 3}, {fails: cas.BlockSize, check: true}, {fails: 3 * pieceSize, opened: 1, ends: true}} {
+		var src *piecewise
+		p := newPair(t, func(s *Server) {
+			src = &piecewise{memSource: s.Source.(*memSource), fails: c.fails}
+			s.Source = src
+		})
+		id, m := p.src.add(t, 1, 2, true)
+		small := p.src.put(bytes.Repeat([]byte("odd"), 1+pieceSize/3))
+		ask(t, p.Client, Terms{Check: c.check}, append(blocksOf(id, m, 0, 2), Block{Name: small, Size: cas.BlockSize})...)
+		if c.ends {
+			if err := <-p.clientE; err == nil {
+				t.Error("a frame that was begun and not ended passed")
+			}
+			p.clientE <- nil
+			if len(p.rec.events) > 0 {
+				t.Error("half a block was handed on")
+			}
+		} else {
+			for _, want := range []forgeyard.Digest{m.Blocks[0].Digest, m.Blocks[1].Digest, small} {
+				if g := p.rec.next(t); g.name != want || cas.Sum(g.data) != want {
+					t.Fatalf("%+v: %s came with other bytes: %v", c, want.Short(), g.reason)
+				}
+			}
+		}
+		if n := src.opened.Load(); n != c.opened {
+			t.Errorf("%+v: %d were opened", c, n)
+		}
 	}
 }
 

@@ -37,6 +37,13 @@ const (
 	// readBuffer holds many small frames; a block goes past it.
 	readBuffer = 64 << 10
 
+	// pieceSize is how much of a block is read before it is sent: it is in the processor's
+	// cache still when it is encrypted, and is what a connection gives the kernel at once.
+	pieceSize = 128 << 10
+
+	// lead is where a block's bytes begin in memory, behind their head: a row of the cache.
+	lead = 64
+
 	// writeBuffer gathers small frames into one write.
 	writeBuffer = 64 << 10
 )

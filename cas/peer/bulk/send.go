@@ -150,28 +150,83 @@ func (v *serving) send(ctx context.Context, it item, name forgeyard.Digest) erro
 	if !open {
 		return nil
 	}
-	n, err := v.Source.Block(ctx, name, v.buf[headSize:], it.w.Check)
+	if o, ok := v.Source.(Opener); ok && !it.w.Check {
+		if p := o.Open(name); p != nil {
+			sent, err := v.stream(ctx, it, k, p)
+			if sent || err != nil {
+				return err
+			}
+		}
+	}
+	n, err := v.Source.Block(ctx, name, v.buf[lead:], it.w.Check)
 	if err != nil || n == 0 {
 		v.absent(ctx, it, name)
 		return nil
 	}
-	if err := v.pace(ctx, it.w.Priority, n); err != nil {
+	if open, err := v.due(ctx, it, k, n); err != nil || !open {
 		return err
+	}
+	if err := v.put(v.frame(k, n, n)); err != nil {
+		return err
+	}
+	v.sent(n)
+	return nil
+}
+
+// stream answers one block piece by piece. It reports false when nothing was said yet and
+// the block's bytes could not be read. Later than that the connection must end: the frame
+// that was begun cannot be.
+func (v *serving) stream(ctx context.Context, it item, k key, p cas.Pieces) (bool, error) {
+	defer func() { _ = p.Close() }() // it was read, or the error says why not
+	n, at := int(p.Size()), int(min(p.Size(), pieceSize))
+	if n == 0 || n > maxBody {
+		return false, nil
+	}
+	if _, err := p.ReadAt(v.buf[lead:lead+at], 0); err != nil {
+		return false, nil
+	}
+	if open, err := v.due(ctx, it, k, n); err != nil || !open {
+		return true, err
+	}
+	if err := v.put(v.frame(k, n, at)); err != nil {
+		return true, err
+	}
+	for at < n {
+		piece := v.buf[lead : lead+min(pieceSize, n-at)]
+		if _, err := p.ReadAt(piece, int64(at)); err != nil {
+			return true, err
+		}
+		if err := v.put(piece); err != nil {
+			return true, err
+		}
+		at += len(piece)
+	}
+	v.sent(n)
+	return true, nil
+}
+
+// due waits until a block of n bytes may go, and takes it off what is open; false when it
+// was cancelled.
+func (v *serving) due(ctx context.Context, it item, k key, n int) (bool, error) {
+	if err := v.pace(ctx, it.w.Priority, n); err != nil {
+		return false, err
 	}
 	v.mu.Lock()
-	open = v.answered(k)
-	v.mu.Unlock()
-	if !open {
-		return nil
-	}
-	head{kindBlock, k.id, k.index, uint32(n)}.append(v.buf[:0])
-	if err := v.put(v.buf[:headSize+n]); err != nil {
-		return err
-	}
+	defer v.mu.Unlock()
+	return v.answered(k), nil
+}
+
+// frame is the head of a block of size bytes with the first n of them, which are in buf.
+func (v *serving) frame(k key, size, n int) []byte {
+	at := lead - headSize
+	head{kindBlock, k.id, k.index, uint32(size)}.append(v.buf[at:at])
+	return v.buf[at : lead+n]
+}
+
+func (v *serving) sent(n int) {
 	if v.Sent != nil {
 		v.Sent(n)
 	}
-	return nil
 }
 
 // pace waits for the peer's share of the line. What is urgent only pays for it.
@@ -220,7 +275,7 @@ func (v *serving) absent(ctx context.Context, it item, name forgeyard.Digest) {
 	v.mu.Unlock()
 	v.Parking.add(t)
 	// It may have come between the look and the ticket. One byte is enough to know.
-	if n, err := v.Source.Block(ctx, name, v.buf[headSize:], false); err == nil && n > 0 && v.Parking.remove(t) {
+	if n, err := v.Source.Block(ctx, name, v.buf[lead:], false); err == nil && n > 0 && v.Parking.remove(t) {
 		v.unpark(t)
 	}
 }

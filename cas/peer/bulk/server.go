@@ -23,6 +23,13 @@ type Source interface {
 	Manifest(ctx context.Context, name forgeyard.Digest) (cas.Manifest, error)
 }
 
+// Opener is a Source that gives some blocks piece by piece: those that need no verifying,
+// unless they are asked for with check.
+type Opener interface {
+	// Open gives nil for any other block, and for what is not here.
+	Open(name forgeyard.Digest) cas.Pieces
+}
+
 // Server answers the wants of peers. Its fields do not change once it serves.
 type Server struct {
 	Source  Source
@@ -58,7 +65,7 @@ type serving struct {
 	conn Conn
 	dog  watchdog
 	w    *bufio.Writer // of the writer alone
-	buf  []byte        // of the writer alone: a head and a block
+	buf  []byte        // of the writer alone: a head, that ends at lead, and a block or a piece of one
 
 	manifests []kept // of the writer alone, most recent first
 
@@ -82,7 +89,7 @@ func (s *Server) Serve(ctx context.Context, c Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	v := &serving{
-		Server: s, conn: c, dog: watchdog{clk: s.Clock, stall: s.Stall}, w: bufio.NewWriterSize(c, writeBuffer), buf: make([]byte, headSize+maxBody),
+		Server: s, conn: c, dog: watchdog{clk: s.Clock, stall: s.Stall}, w: bufio.NewWriterSize(c, writeBuffer), buf: make([]byte, lead+maxBody),
 		open: map[key]struct{}{}, parked: map[*ticket]struct{}{}, ready: make(chan struct{}, 1),
 	}
 	defer v.leave()

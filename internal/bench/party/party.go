@@ -264,6 +264,9 @@ func (r rotten) Block(ctx context.Context, d forgeyard.Digest) ([]byte, error) {
 	return r.ReadBlock(ctx, d, nil, true)
 }
 
+// OpenBlock implements cas.BlockOpener.
+func (rotten) OpenBlock(forgeyard.Digest) cas.Pieces { return nil }
+
 // ReadBlock implements cas.BlockReader. Manifests are right, else nothing would be asked for.
 func (r rotten) ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte, check bool) ([]byte, error) {
 	b, err := r.Store.ReadBlock(ctx, d, buf, check)
