@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
+	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -198,6 +200,11 @@ func (n *Node) unfit(a forgeyard.Authority) (job.RejectReason, error) {
 	return "", nil // what else there is ends the attempt with its own category
 }
 
+// eventLog is a log whose lines name an epoch.
+func eventLog(log *slog.Logger, a forgeyard.Authority) *slog.Logger {
+	return log.With("job", a.Job, "attempt", a.Attempt, "epoch", a.Fence.Epoch, "lease", a.Lease)
+}
+
 // accept takes an offer, or rejects it while nothing was begun: a job that finds the disk
 // full goes elsewhere, and counts no failure. The instant of the send is the start of the
 // holder's count.
@@ -210,6 +217,9 @@ func (n *Node) accept(ctx context.Context, a forgeyard.Authority) {
 	}
 	sent := n.clock.Now()
 	_, err := n.propose(ctx, site.Accept{Authority: a})
+	if err == nil {
+		eventLog(n.log, a).Info("lease accepted", runner.LeaseAccepted.Attr()) // before anything of it begins
+	}
 	n.local.mu.Lock()
 	if err == nil {
 		n.local.book.Accepted(a.Lease, sent)

@@ -58,7 +58,7 @@ func (n *Node) begin(ctx context.Context, j site.Job, l lease.Lease) {
 }
 
 func (x *execution) run(ctx context.Context) {
-	log := x.n.log.With("job", x.authority.Job, "attempt", x.authority.Attempt, "epoch", x.authority.Fence.Epoch, "lease", x.authority.Lease)
+	log := eventLog(x.n.log, x.authority)
 	bound, release, err := x.bindDevices(ctx)
 	if err != nil {
 		log.Warn("a device could not be opened", "err", err)
@@ -94,10 +94,15 @@ func (x *execution) run(ctx context.Context) {
 	answered()
 	began := x.n.clock.Now()
 	if err := a.Finish(x.n.keeps(result, ended)); err != nil {
-		log.Error("clean-up failed", "err", err) // it never changes a result (07§96)
-		x.n.metrics.cleanupFailures.Inc()
+		x.n.notCleaned(x.authority, err)
 	}
 	x.n.metrics.attempts.cleanup.Observe(x.n.clock.Now().Sub(began).Seconds())
+}
+
+// notCleaned tells that what an epoch left could not be removed; it never changes a result (07§96).
+func (n *Node) notCleaned(a forgeyard.Authority, err error) {
+	eventLog(n.log, a).Error("clean-up failed", runner.CleanupFailed.Attr(), "err", err)
+	n.metrics.cleanupFailures.Inc()
 }
 
 func (x *execution) task(bound []runner.DeviceBinding) runner.Task {

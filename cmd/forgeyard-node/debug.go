@@ -46,7 +46,7 @@ func (a *app) debugBundle() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			m := manifest{Version: version, Platform: runtime.GOOS + "/" + runtime.GOARCH, Created: now().UTC().Truncate(time.Second)}
+			m := manifest{Version: version, Platform: runtime.GOOS + "/" + runtime.GOARCH, Created: now().UTC().Truncate(time.Second), Lacks: []lack{}}
 			if err := writeNew(args[0], func(w io.Writer) error { return m.write(ctx, w, parts(c)) }); err != nil {
 				return err
 			}

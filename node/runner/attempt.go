@@ -171,7 +171,11 @@ func (a *Attempt) prepare() *verdict {
 			return a.whyNotPrepared(ctx, err)
 		}
 	}
-	return a.interrupted()
+	v := a.interrupted()
+	if v == nil {
+		a.happened(WorkspacePrepared, "workspace prepared")
+	}
+	return v
 }
 
 // whyNotPrepared sorts the trouble of a preparation (07§53, decision 6).

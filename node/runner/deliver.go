@@ -47,6 +47,8 @@ func (a *Attempt) deliver() *verdict {
 		a.ended.Undelivered = forgeyard.Clip(err.Error(), maxMessage)
 		a.result.Short = true
 		a.note("passed; outputs are here and not yet where they should be: %v", err)
+	} else {
+		a.happened(UploadCompleted, "upload completed")
 	}
 	return &verdict{end: EndCompleted, outcome: job.OutcomeDone, message: a.summary}
 }

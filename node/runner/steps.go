@@ -88,6 +88,7 @@ func (a *Attempt) startStep(n int, s job.Step) (executor.Handle, *verdict) {
 		if !a.started {
 			a.started = true
 			a.enter(job.PhaseRunning) // only now: it really runs (07§66)
+			a.happened(ExecutorStarted, "executor started")
 		}
 		if err := a.save(func(st *state) { st.Orphan = h.Orphan() }); err != nil {
 			a.said().Warn("recovery state not written", "err", err)
