@@ -32,6 +32,7 @@ type metrics struct {
 	linkFailures                                      prometheus.Counter
 	renewalTook, renewalLate                          prometheus.Histogram
 	rejected, completions, raftEvents, jobs, renewals *prometheus.CounterVec
+	leftOut                                           prometheus.Counter
 	gardened, tidied                                  *prometheus.CounterVec
 }
 
@@ -83,6 +84,7 @@ func newMetrics(n *Node) *metrics {
 		rejected:        vec("agent_lease_reject_total", "Leases that this node rejected, by reason.", "reason"),
 		completions:     vec("completions_total", "Answers to this node's completions.", "answer"),
 		gardened:        vec("garden_done_total", "What maintenance removed, mended or found wanting on this node, by action.", "action"),
+		leftOut:         counter("agent_log_left_out_bytes_total", "Bytes of logs that were left out beyond spool.per_job."),
 		tidied:          vec("agent_leftovers_removed_total", "What ended work had left and was removed later, by kind.", "what"),
 		raftEvents:      vec("raft_events_total", "What happened to this node's Raft group.", "event"),
 		jobs:            vec("jobs_ended_total", "Jobs of the site that ended while this node watched, by status.", "status"),

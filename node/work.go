@@ -89,6 +89,7 @@ func (x *execution) run(ctx context.Context) {
 		x.n.work.Go(func() { x.n.refresh(ctx) }) // before the next job meets the same
 	}
 	x.n.metrics.attempts.ended(ended.Spans)
+	x.n.metrics.leftOut.Add(float64(ended.LeftOut))
 	answered := x.vacateLate(ctx)
 	x.finish(ctx, result, ended)
 	answered()
@@ -111,6 +112,9 @@ func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
 	x.mu.Unlock()
 	t := runner.Task{
 		Authority: x.authority, Until: until, Spec: x.job.Spec, Interruptions: x.job.Interruptions, Devices: bound, FirstLogSeq: x.job.LogSeq + 1, LastLogSeq: x.job.Tail,
+	}
+	for _, c := range x.job.Log {
+		t.LoggedBytes += c.Size
 	}
 	if x.authority.Fence.Epoch > 1 {
 		t.ResumeID = string(x.authority.Lease)

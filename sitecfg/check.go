@@ -263,6 +263,9 @@ func (c *check) limits(n Node) {
 	c.span("cas.deadlines.peers", n.CAS.Deadlines.Peers, minSilence, maxQuiet)
 	c.span("cas.deadlines.uplink", n.CAS.Deadlines.Uplink, minSilence, maxQuiet)
 	c.size("spool.limit", n.Spool.Limit, minSpool, maxBytes)
+	if n.Spool.PerJob != 0 {
+		c.size("spool.per_job", n.Spool.PerJob, minSpool, maxBytes)
+	}
 }
 
 func (c *check) toolchains(ts []ToolchainConfig) {

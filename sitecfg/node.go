@@ -209,6 +209,11 @@ type SpoolConfig struct {
 	// Limit in bytes of logs that the store has not taken yet. Default 1GiB; when it
 	// is reached the workload's pipe fills and it waits (decision 17).
 	Limit Size `yaml:"limit"`
+	// PerJob bounds what the programs of one job write into its log, in bytes. Default 448MiB,
+	// which is what a job's record can name; 0: nothing does. What comes after it is
+	// counted and left out, and the work goes on. Larger, and one job that prints without end
+	// fills the store.
+	PerJob Size `yaml:"per_job"`
 }
 
 // SandboxConfig opens the sandbox.
@@ -334,7 +339,7 @@ func DefaultNode() Node {
 		Limits:    LimitsConfig{MaxJobs: 4, Layers: 8 << 30, Reserve: ReserveConfig{Memory: 256 << 20, Disk: 1 << 30}},
 		CAS:       CASConfig{ScrubEvery: 7 * 24 * time.Hour, ScrubRate: 32 << 20, Deadlines: DeadlinesConfig{Peers: 2 * time.Second, Uplink: 10 * time.Second}},
 		CacheAPI:  CacheAPIConfig{Listen: CacheOff, Peers: true, Keep: 12 * time.Hour, ForgetAfter: 30 * 24 * time.Hour, MaxNames: 1_000_000},
-		Spool:     SpoolConfig{Limit: 1 << 30},
+		Spool:     SpoolConfig{Limit: 1 << 30, PerJob: 448 << 20},
 		Policy:    PolicyConfig{Network: job.NetworkNone},
 		Reconnect: ReconnectConfig{MaxBackoff: 30 * time.Second},
 		Shutdown:  ShutdownConfig{Grace: 30 * time.Second},

@@ -25,7 +25,7 @@ users: {first: 200000, count: 64}
 process: {uid: 990, gid: 991}
 limits: {max_jobs: 2, cpu: 1500m, memory: 4GiB, disk: 20GiB, layers: 1GiB, reserve: {cpu: 0.5, memory: 512MiB, disk: 2GiB}}
 cas: {limit: 100GiB, reserve: 5GiB, rates: {to_peer: 50MB, to_peers: 100MB, from_peers: 100MB, to_uplink: 1MiB, from_uplink: 2MiB}, deadlines: {peers: 1s, uplink: 30s}}
-spool: {limit: 64MiB}
+spool: {limit: 64MiB, per_job: 32MiB}
 sandbox: {read_only_binds: [/usr/local/go]}
 toolchains: [{name: go, version: "1.26", path: /usr/local/go/bin/go}]
 devices:
@@ -55,6 +55,7 @@ func TestNodeConfig(t *testing.T) {
 		n.Devices[1].Baud != 9600 || n.Devices[1].Reset.Timeout != 30*time.Second,
 		!n.Policy.Allows(job.NetworkSite) || n.Policy.Allows(job.NetworkHost) || len(n.Policy.Networks()) != 2,
 		fmt.Sprint(n.Policy.Site()) != "[10.20.0.0/24 10.20.9.1/32 fd00:20::/48]",
+		n.Spool != SpoolConfig{64 << 20, 32 << 20},
 		n.Retention != RetentionConfig{5 * time.Minute, 2 * time.Hour, 24 * time.Hour},
 		n.Reconnect.MaxBackoff != 10*time.Second:
 		t.Fatalf("%+v", n)
@@ -96,6 +97,7 @@ func TestNodeErrors(t *testing.T) {
 		"spool: {limit: 1KiB}":                              `n.yaml:1:16: spool.limit: 1KiB is not in [1MiB, 1048576TiB]`,
 		"policy: {network: all}":                            `n.yaml:1:19: policy.network: "all" is unknown; allowed: none, site, host`,
 		"sandbox: {read_only_binds: [opt]}":                 `n.yaml:1:29: sandbox.read_only_binds[0]: "opt" is not absolute`,
+		"spool: {per_job: 1KiB}":                            `n.yaml:1:18: spool.per_job: 1KiB is not in [1MiB, 1048576TiB]`,
 		"retention: {finalize: 0}":                          `n.yaml:1:23: retention.finalize: 0s is not in [1s, 720h0m0s]`,
 		"retention: {debug_failed: 1000h}":                  `n.yaml:1:27: retention.debug_failed: 1000h0m0s is not in [0s, 720h0m0s]`,
 		"devices: [{id: ../x, kind: serial, path: /dev/x}]": `n.yaml:1:16: devices[0].id: "../x"; allowed: lower-case letters, digits, - and _, a letter first`,

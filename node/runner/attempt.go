@@ -266,7 +266,7 @@ func (a *Attempt) openLog(ctx context.Context) error {
 	s, err := spool.Open(spool.Config{
 		Dir:   filepath.Join(a.run.cfg.Spool, string(a.task.Authority.Attempt), strconv.FormatUint(epoch, 10)),
 		Epoch: epoch, First: a.task.FirstLogSeq, Limit: a.run.cfg.SpoolLimit,
-		Owner: PinOwner(a.task.Authority.Attempt), Clock: a.run.cfg.Clock,
+		Owner: PinOwner(a.task.Authority.Attempt), Clock: a.run.cfg.Clock, Most: a.mostLog(),
 	})
 	if err != nil {
 		return err
@@ -374,14 +374,39 @@ func (a *Attempt) event(step int, e map[string]any) {
 	}
 }
 
+// mostLog is what this epoch may add to its job's log: what earlier ones left of the bound,
+// and at least a little, for a later epoch says why the earlier ones ended.
+func (a *Attempt) mostLog() int64 {
+	most := a.run.cfg.JobLog
+	if most <= 0 {
+		return 0
+	}
+	return max(most-a.task.LoggedBytes, leastLog)
+}
+
+// endGap says in the log how much of it was left out, once.
+func (a *Attempt) endGap() {
+	if a.ended.LeftOut > 0 {
+		return
+	}
+	n, err := a.log.EndGap(a.ctx)
+	if err != nil {
+		a.said().Warn("log event lost", "err", err)
+	}
+	if a.ended.LeftOut = n; n > 0 {
+		a.note("%d bytes that the programs wrote were left out: the log of a job may have %d (spool.per_job)", n, a.run.cfg.JobLog)
+	}
+}
+
 // conclude writes down how it ended, with the log flushed as far as it goes.
 func (a *Attempt) conclude(v *verdict) {
 	v.message = a.clean(v.message)
 	a.forgetSecrets() // the tree is dead
 	a.returnDevices()
 	a.endHold()
-	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered, Clean: !a.started || a.saved, Spans: a.spans}
+	a.ended = Ended{Kind: v.end, Stop: string(a.asked().kind), Checkpoint: a.taken, Undelivered: a.ended.Undelivered, LeftOut: a.ended.LeftOut, Clean: !a.started || a.saved, Spans: a.spans}
 	if a.log != nil {
+		a.endGap()
 		if a.taken.Verdict != VerdictContinue || v.end != EndCheckpoint {
 			a.event(0, map[string]any{"event": "end", "end": v.end, "outcome": v.outcome, "category": v.category, "message": v.message, "exit_code": v.code})
 		}

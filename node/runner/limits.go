@@ -29,6 +29,8 @@ const (
 	endFlush = time.Minute
 	// reapTime bounds the look whether the control groups of an epoch are gone.
 	reapTime = 5 * time.Second
+	// leastLog is what an epoch may write into a log that is at its bound already.
+	leastLog = 64 << 10
 	// lowDisk: a workload that failed on a disk with less free was stopped by the disk.
 	lowDisk = 1 << 20
 	// newsWaiting is how much the node may be behind with being told: an attempt has

@@ -74,6 +74,9 @@ type Config struct {
 	Secrets Secrets
 	// SpoolLimit holds a workload back when that much log was not flushed. Zero: spool.DefaultLimit.
 	SpoolLimit int64
+	// JobLog bounds what the programs of a job write into its log, in bytes, all epochs
+	// together. Zero: nothing does.
+	JobLog int64
 }
 
 // Keeper holds deadlines outside of this process; node/executor/keeper has one.
@@ -214,6 +217,8 @@ type Task struct {
 	// LastLogSeq is the highest number that an earlier epoch reported, 0 if unknown: what lies
 	// between it and FirstLogSeq was lost, and the epoch marker says so.
 	LastLogSeq uint64
+	// LoggedBytes is how much of the job's log earlier epochs brought into the store.
+	LoggedBytes int64
 	// Until is when the right to act ends as far as is known at the start; Extend moves it.
 	// Zero: only LeaseEnded ends it.
 	Until forgeyard.Instant
@@ -312,6 +317,8 @@ type Ended struct {
 	// Undelivered is why outputs did not reach their replicas; empty when they did. The
 	// result stands all the same: passing and being delivered are two facts (E30).
 	Undelivered string
+	// LeftOut counts the bytes that the bound of the log kept out.
+	LeftOut int64
 	// Clean: nothing of what was done here is done again by whoever goes on. No program was
 	// started, or the last one ended with the checkpoint that it was committed with.
 	Clean bool

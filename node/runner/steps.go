@@ -196,6 +196,7 @@ func (a *Attempt) exitCheckpoint(o order) *verdict {
 	a.enter(job.PhaseUploading)
 	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Upload, a.cancelled)
 	defer cancel()
+	a.endGap()
 	// The log goes with the commit: the next epoch's numbers go on after what it names, so
 	// nothing may be written after this that a granted next epoch would not know of.
 	if err := a.flush(ctx); err != nil {

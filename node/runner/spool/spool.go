@@ -46,6 +46,9 @@ type Config struct {
 	Epoch uint64
 	First uint64 // number of the first frame when the folder is new; 0 means 1
 	Limit int64  // bytes not yet flushed that hold the writer back; 0 means DefaultLimit
+	// Most bounds what programs write into this epoch's log, in bytes of frames. What comes
+	// after it is counted and left out, and the work goes on. 0 means no bound.
+	Most int64
 	// Owner keeps flushed chunks in the store until it pins them (cas.PutOptions). Empty: nobody.
 	Owner string
 	Clock clock.Clock
@@ -62,6 +65,9 @@ type Spool struct {
 	flushed uint64     // all up to here are in the store
 	chunks  []job.LogChunk
 	dropped int64 // bytes that a full disk took, not yet told by a gap frame
+	written int64 // bytes of programs' frames
+	left    int64 // bytes beyond the bound
+	full    bool  // the bound was reached
 	closed  bool
 	news    chan struct{} // closed and replaced when anything above changed
 	buf     []byte        // encoding buffer of the writer
@@ -260,6 +266,13 @@ func (s *Spool) Event(ctx context.Context, step uint16, event any) error {
 func (s *Spool) append1(ctx context.Context, stream Stream, step uint16, b []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.beyond(stream, b) {
+		if s.left += int64(len(b)); s.left == int64(len(b)) {
+			stream, b = Agent, []byte("the log is at its bound: what the programs write from here on is counted and left out\n")
+		} else {
+			return nil
+		}
+	}
 	for !s.closed && s.unflushed()+int64(len(b)) > s.cfg.Limit {
 		news := s.news
 		s.mu.Unlock()
@@ -275,9 +288,7 @@ func (s *Spool) append1(ctx context.Context, stream Stream, step uint16, b []byt
 		return forgeyard.Errorf("log", forgeyard.Conflict, "the log of this epoch is closed")
 	}
 	if s.dropped > 0 {
-		gap, err := json.Marshal(Gap{Event: "gap", Bytes: s.dropped})
-		invariant.NoError(err, "a gap encodes")
-		if s.write(Structured, 0, gap) != nil {
+		if s.write(Structured, 0, gapOf(s.dropped, "")) != nil {
 			s.dropped += int64(len(b))
 			return nil
 		}
@@ -292,10 +303,48 @@ func (s *Spool) append1(ctx context.Context, stream Stream, step uint16, b []byt
 	return nil
 }
 
-// Gap is the event that stands for bytes which a full disk took.
+// Gap is the event that stands for bytes which a full disk took, or for those beyond the
+// bound of a log.
 type Gap struct {
 	Event string `json:"event"`
 	Bytes int64  `json:"bytes"`
+	Why   string `json:"why,omitempty"` // GapBound, or nothing for a full disk
+}
+
+// GapBound says that the log had reached its bound.
+const GapBound = "bound"
+
+func gapOf(n int64, why string) []byte {
+	b, err := json.Marshal(Gap{Event: "gap", Bytes: n, Why: why})
+	invariant.NoError(err, "a gap encodes")
+	return b
+}
+
+// beyond reports whether a frame of a program has no place any more. Frames of the runner
+// always have one: they are few, and say how the work ends. The caller holds mu.
+func (s *Spool) beyond(stream Stream, b []byte) bool {
+	if stream != Stdout && stream != Stderr || s.cfg.Most <= 0 {
+		return false
+	}
+	n := int64(prefixSize + fixedSize + len(b))
+	if s.full = s.full || s.written+n > s.cfg.Most; s.full {
+		return true
+	}
+	s.written += n
+	return false
+}
+
+// Left counts the bytes that the bound kept out.
+func (s *Spool) Left() int64 { s.mu.Lock(); defer s.mu.Unlock(); return s.left }
+
+// EndGap writes how much the bound kept out, if anything, as a gap frame, and returns it. It
+// is called once, when the last program has ended.
+func (s *Spool) EndGap(ctx context.Context) (int64, error) {
+	n := s.Left()
+	if n == 0 {
+		return 0, nil
+	}
+	return n, s.append1(ctx, Structured, 0, gapOf(n, GapBound))
 }
 
 // write adds one frame at the end. After an error the file ends where it did.
