@@ -238,7 +238,10 @@ func (d desk) Meet(raw []byte) carry.Caller {
 // meet judges who says hello. Nil: nothing is known of it here.
 func (b *boots) meet(h roll.Hello) *caller {
 	c := h.Claim
-	term := b.g.leadsIn()
+	if b.g.present() == nil {
+		return &caller{b: b, id: c.ID, early: true}
+	}
+	term, votes := b.g.leadsIn(), b.g.votes(c.ID)
 	defer b.current()()
 	if b.own.IsZero() || c.Lineage != b.lineage || c.ID == b.g.cfg.LocalID {
 		return nil // see ours: it is heard, or not, by its lineage
@@ -249,6 +252,10 @@ func (b *boots) meet(h roll.Hello) *caller {
 	}
 	old := b.known[c.ID]
 	r, v := roll.Judge(old, c, ack.index, ack.term)
+	if !votes {
+		// What it forgot does no harm. Should it vote one day, it is this one that does.
+		r, v = roll.Record{Number: c.Boot.Number, Nonce: c.Boot.Chain[0]}, roll.Verdict{}
+	}
 	if old.Nonce != r.Nonce || v.Reason != roll.Earlier && !v.OK() {
 		b.unsaved = someoneIsNew
 	}
@@ -302,16 +309,17 @@ type caller struct {
 	number  uint64
 	nonce   uint64
 	verdict roll.Verdict
+	early   bool // it came before this node knew who votes: it must come again
 }
 
 // Refused implements carry.Caller: a later process of the same voter puts an end to it.
 func (c *caller) Refused() bool {
-	if !c.verdict.OK() {
+	if c.early || !c.verdict.OK() {
 		return true
 	}
 	defer c.b.current()()
 	r, ok := c.b.known[c.id]
-	if !ok || r.Nonce == c.nonce || r.Number < c.number {
+	if !ok || r.Nonce == c.nonce || r.Number < c.number || !c.b.g.votes(c.id) {
 		return false
 	}
 	c.b.refuses(c.id, c.nonce, roll.Verdict{Reason: roll.Earlier, Number: r.Number})
@@ -512,6 +520,12 @@ const (
 	contested   = 5 * time.Second
 	lately      = 30 * time.Second
 )
+
+// KnownTo is how many members do not refuse this process: they know of its start.
+func (g *Group) KnownTo() int {
+	defer g.boots.current()()
+	return len(g.boots.welcome)
+}
 
 // Refusals are the processes that this node refuses, of those that tried lately, and the
 // members that refuse this one.

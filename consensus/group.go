@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -166,6 +167,12 @@ func (g *Group) present() *instance {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.in
+}
+
+// votes says whether a member does, by the newest configuration in the log.
+func (g *Group) votes(id string) bool {
+	in := g.present()
+	return in != nil && slices.ContainsFunc(in.servers(), func(s raft.Server) bool { return s.Suffrage == raft.Voter && string(s.ID) == id })
 }
 
 // leadsIn is the term that this node leads now; zero: it does not.

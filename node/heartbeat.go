@@ -90,7 +90,9 @@ func (n *Node) Heard(ctx context.Context, r forgeyard.RunnerID) (*forgeyardv1.He
 		if !ok {
 			return nil, forgeyard.Errorf("heartbeat", forgeyard.NotFound, "the leader has heard nothing of %s", n.memberName(r))
 		}
-		return heartbeatToWire(s, ago), nil
+		v := heartbeatToWire(s, ago)
+		v.Contest = l.Contested(r)
+		return v, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, quorumTimeout)
 	defer cancel()

@@ -122,7 +122,9 @@ type Node struct {
 	work       sync.WaitGroup // executions, and calls that answer for them
 	stopping   atomic.Bool
 	lastFacts  atomic.Pointer[factsAt]
-	registered atomic.Uint64 // number of our own registration, once seen applied
+	refusedAs  atomic.Pointer[error]  // why this process is not let in as its runner; nil: nothing stands against it
+	rival      atomic.Pointer[string] // who asks to be this runner besides, says the leader; empty: nobody
+	registered atomic.Uint64          // number of our own registration, once seen applied
 
 	opened     atomic.Bool   // group is set
 	caughtUp   atomic.Bool   // see current

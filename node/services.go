@@ -69,6 +69,13 @@ func (s peerService) Propose(ctx context.Context, r *connect.Request[forgeyardv1
 		return nil, err
 	}
 	ctx = withHops(ctx, r.Header())
+	if b, ok := cmd.Body.(site.Register); ok {
+		if l := s.n.leading.Load(); l != nil {
+			if err := l.Contest(ctx, b); err != nil {
+				return nil, err
+			}
+		}
+	}
 	index, reply, err := s.propose(ctx, r.Msg.Command)
 	if err != nil {
 		return nil, err
@@ -122,7 +129,7 @@ func (s peerService) Renew(ctx context.Context, r *connect.Request[forgeyardv1.R
 	if err != nil {
 		return nil, err
 	}
-	out := &forgeyardv1.RenewResponse{}
+	out := &forgeyardv1.RenewResponse{Contest: l.Contested(who)}
 	for _, a := range answers {
 		out.Answers = append(out.Answers, answerToWire(a))
 	}

@@ -161,6 +161,9 @@ func (n *Node) register(ctx context.Context) error {
 			n.way.removed() // the log itself says so
 		}
 	}
+	if n.refusedAs.Store(nil); forgeyard.KindOf(err) == forgeyard.Conflict && !n.isDisabled() {
+		n.refusedAs.Store(&err)
+	}
 	if err == nil {
 		if gerr := n.gossip.UpdateMeta(n.gossipMeta()); gerr != nil {
 			n.log.Warn("gossip does not carry this node's record", "err", gerr)
@@ -393,6 +396,7 @@ func (n *Node) askRenewal(ctx context.Context, c forgeyardv1connect.PeerServiceC
 	if len(out.Msg.Answers) != len(batch) {
 		return nil, forgeyard.Errorf("renew", forgeyard.Invalid, "%d answers to %d leases", len(out.Msg.Answers), len(batch))
 	}
+	n.rival.Store(&out.Msg.Contest)
 	var as []controllers.RenewalAnswer
 	for _, a := range out.Msg.Answers {
 		as = append(as, answerFromWire(a))

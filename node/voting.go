@@ -58,7 +58,37 @@ func judgeVoters(members []*forgeyardv1.Member, bound int) *forgeyardv1.Health_C
 
 func (n *Node) checkIdentity() *forgeyardv1.Health_Check {
 	refused, by := n.group.Refusals()
-	return judgeIdentity(n.enrolment.Name, func(id string) string { return n.memberName(forgeyard.RunnerID(id)) }, refused, by)
+	return n.alone(judgeIdentity(n.enrolment.Name, func(id string) string { return n.memberName(forgeyard.RunnerID(id)) }, refused, by))
+}
+
+// alone adds what is known of other processes with the key of a runner: by the leader of
+// all, by each of the two of itself.
+func (n *Node) alone(c *forgeyardv1.Health_Check) *forgeyardv1.Health_Check {
+	var said []string
+	if err := n.refusedAs.Load(); err != nil {
+		said = append(said, (*err).Error())
+	}
+	if r := n.rival.Load(); r != nil && *r != "" {
+		said = append(said, n.enrolment.Name+": "+*r)
+	}
+	if l := n.leading.Load(); l != nil {
+		for id, m := range n.replica.State().Members.All() {
+			if w := l.Contested(id); w != "" {
+				said = append(said, m.Name+": "+w)
+			}
+		}
+	}
+	if len(said) == 0 {
+		return c
+	}
+	if c.Status == checkOK {
+		c.Status, c.Detail = checkWarn, ""
+		c.Fix = "stop one of the two processes: a data dir belongs to one machine; whoever is to stay besides joins anew with an empty data dir"
+	} else {
+		said = append([]string{c.Detail}, said...)
+	}
+	c.Detail = strings.Join(said, "; ")
+	return c
 }
 
 // judgeIdentity says which processes do not count, since they were started from a copy of a
@@ -135,6 +165,7 @@ func (n *Node) siteMetrics(r *prometheus.Registry) {
 		refused, _ := n.group.Refusals()
 		return float64(len(refused))
 	})
+	add("raft_known_to", "Members that know of this start of the node, and do not refuse it.", func() float64 { return float64(n.group.KnownTo()) })
 	add("raft_disowned", "Members that refuse this node so.", func() float64 {
 		_, by := n.group.Refusals()
 		return float64(len(by))

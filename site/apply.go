@@ -186,6 +186,8 @@ func (c *change) runRest(b Body) (any, error) {
 		return nil, c.silence(b)
 	case Readiness:
 		return nil, c.readiness(b)
+	case Contest:
+		return nil, c.contest(b)
 	case AttestOff:
 		return c.attestOff(b)
 	case Unname:

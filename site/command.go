@@ -73,6 +73,7 @@ const (
 	kindAttestOff
 	kindSecretSet
 	kindSecretRemove
+	kindContest
 )
 
 // Init starts the site with its founder.
@@ -357,6 +358,15 @@ type AttestedOff struct {
 	Released []forgeyard.JobID `cbor:"1,keyasint,omitempty"` // jobs whose holder it was
 }
 
+// Contest tells that another process asked to be a runner whose own process is heard, and
+// was refused. Only the leader knows that, and only for a while; this is for people.
+type Contest struct {
+	Runner  forgeyard.RunnerID  `cbor:"1,keyasint"`
+	Session forgeyard.SessionID `cbor:"2,keyasint"` // the one that is heard
+	Other   forgeyard.SessionID `cbor:"3,keyasint"`
+	Addr    string              `cbor:"4,keyasint,omitempty"` // of the other, as it says
+}
+
 // Fail ends a job that can't go on; only controllers propose it.
 type Fail struct {
 	Job      forgeyard.JobID     `cbor:"1,keyasint"`
@@ -499,6 +509,7 @@ func (Readiness) kind() Kind     { return kindReadiness }
 func (Report) kind() Kind        { return kindReport }
 func (Unname) kind() Kind        { return kindUnname }
 func (AttestOff) kind() Kind     { return kindAttestOff }
+func (Contest) kind() Kind       { return kindContest }
 func (SecretSet) kind() Kind     { return kindSecretSet }
 func (SecretRemove) kind() Kind  { return kindSecretRemove }
 
@@ -555,7 +566,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindFail: into[Fail], kindResume: into[Resume], kindRecover: into[Recover], kindFormatRaise: into[FormatRaise],
 	kindRevoke: into[Revoke], kindStopped: into[Stopped], kindSilence: into[Silence], kindReadiness: into[Readiness],
 	kindReport: into[Report], kindUnname: into[Unname], kindAttestOff: into[AttestOff],
-	kindSecretSet: into[SecretSet], kindSecretRemove: into[SecretRemove],
+	kindSecretSet: into[SecretSet], kindSecretRemove: into[SecretRemove], kindContest: into[Contest],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

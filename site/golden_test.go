@@ -193,6 +193,17 @@ func TestAttestOff(t *testing.T) {
 	}
 }
 
+// TestContest holds the word that two processes have one key.
+func TestContest(t *testing.T) {
+	var b Contest
+	golden.Fill(t, &b)
+	row := golden.Rows(t, "testdata/contest.hex", []golden.Row{{Name: "Contest", Bytes: Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "leader", Body: b}.Encode()}})[0]
+	c, err := Decode(row.Bytes)
+	if err != nil || !reflect.DeepEqual(c.Body, b) || FormatOf(c.Body) != FormatLeases {
+		t.Errorf("%+v: %v", c, err)
+	}
+}
+
 // TestSaid holds the number of the record that tells the daemon of a job's end.
 func TestSaid(t *testing.T) {
 	im := image{Format: snapshotFormat, Log: FormatLeases, Jobs: []Job{{ID: "J", Said: 7}}}

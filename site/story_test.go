@@ -551,6 +551,9 @@ func (s *story) work() Body {
 	case "attest-off":
 		m, _ := s.s.Members.Get(s.runner())
 		return AttestOff{Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", string(m.Session.ID))), Reason: s.arg("why", "")}
+	case "contest":
+		m, _ := s.s.Members.Get(s.runner())
+		return Contest{Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", string(m.Session.ID))), Other: forgeyard.SessionID(s.arg("other", "")), Addr: s.arg("addr", "")}
 	case "stopped":
 		return Stopped{Authority: s.authority()}
 	case "expire":

@@ -91,6 +91,9 @@ func heartbeatText(p *cli.Page, m *forgeyardv1.Member) {
 		return
 	}
 	p.Fact("heartbeat", "%s ago: %s, pressure %s", cli.PDur(h.Ago), h.AgentState, h.Pressure)
+	if h.Contest != "" {
+		p.Fact("contested", "%s", h.Contest)
+	}
 	r := h.Resources
 	p.Fact("taken", "%d leases: %.1f cores, %s of memory, %s of disk; %s of its disk are free", r.GetJobs(), float64(r.GetMilliCpu())/1000, cli.Size(r.GetMemory()), cli.Size(r.GetDisk()), cli.Size(r.GetDiskFree()))
 	if c := m.Capabilities; c != nil && h.CapabilityDigest != "" && c.Digest != h.CapabilityDigest {

@@ -311,6 +311,33 @@ func (l *Leadership) Renew(ctx context.Context, r forgeyard.RunnerID, sign contr
 	return out, nil
 }
 
+// Contest says why a registration is not taken now: another process is that runner, and is
+// heard. See controllers.Memory.Contest. The first refusal is told in the site's log.
+func (l *Leadership) Contest(ctx context.Context, b site.Register) error {
+	l.mu.Lock()
+	s := l.cfg.Replica.State()
+	first, err := l.mem.Contest(l.cfg.Clock.Now(), s, b)
+	l.mu.Unlock()
+	if first {
+		m, _ := s.Members.Get(b.Runner)
+		told := site.Contest{Runner: b.Runner, Session: m.Session.ID, Other: b.Session}
+		if len(b.Addrs) > 0 {
+			told.Addr = b.Addrs[0]
+		}
+		if s.Allows(site.FormatOf(told)) {
+			l.carryOut(context.WithoutCancel(ctx), controllers.Propose{Key: "contest/" + string(b.Runner), Body: told})
+		}
+	}
+	return err
+}
+
+// Contested tells of a process that asks to be a runner and is refused; empty: there is none.
+func (l *Leadership) Contested(r forgeyard.RunnerID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mem.Contested(l.cfg.Clock.Now(), l.cfg.Replica.State(), r)
+}
+
 // Heard is the last heartbeat of a runner, and how long ago it arrived.
 func (l *Leadership) Heard(r forgeyard.RunnerID) (controllers.Sign, time.Duration, bool) {
 	l.mu.Lock()

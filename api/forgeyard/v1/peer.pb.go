@@ -247,6 +247,7 @@ func (x *RenewRequest) GetResources() *Heartbeat_Resources {
 type RenewResponse struct {
 	state         protoimpl.MessageState  `protogen:"open.v1"`
 	Answers       []*RenewResponse_Answer `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"` // in the order of the request
+	Contest       string                  `protobuf:"bytes,2,opt,name=contest,proto3" json:"contest,omitempty"` // another process that asks to be this runner; empty: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -286,6 +287,13 @@ func (x *RenewResponse) GetAnswers() []*RenewResponse_Answer {
 		return x.Answers
 	}
 	return nil
+}
+
+func (x *RenewResponse) GetContest() string {
+	if x != nil {
+		return x.Contest
+	}
+	return ""
 }
 
 type TermRequest struct {
@@ -1737,9 +1745,10 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\vstore_limit\x18\x06 \x01(\x03R\n" +
 	"storeLimit\x12\x1f\n" +
 	"\vspool_limit\x18\a \x01(\x03R\n" +
-	"spoolLimit\"\xb6\x01\n" +
+	"spoolLimit\"\xd0\x01\n" +
 	"\rRenewResponse\x12<\n" +
-	"\aanswers\x18\x01 \x03(\v2\".forgeyard.v1.RenewResponse.AnswerR\aanswers\x1ag\n" +
+	"\aanswers\x18\x01 \x03(\v2\".forgeyard.v1.RenewResponse.AnswerR\aanswers\x12\x18\n" +
+	"\acontest\x18\x02 \x01(\tR\acontest\x1ag\n" +
 	"\x06Answer\x12\x16\n" +
 	"\x06answer\x18\x01 \x01(\tR\x06answer\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12-\n" +

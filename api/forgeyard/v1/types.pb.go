@@ -226,6 +226,7 @@ type Heartbeat struct {
 	CapabilityDigest string                 `protobuf:"bytes,7,opt,name=capability_digest,json=capabilityDigest,proto3" json:"capability_digest,omitempty"`
 	ActiveAttempts   []*Heartbeat_Attempt   `protobuf:"bytes,8,rep,name=active_attempts,json=activeAttempts,proto3" json:"active_attempts,omitempty"`
 	Resources        *Heartbeat_Resources   `protobuf:"bytes,9,opt,name=resources,proto3" json:"resources,omitempty"`
+	Contest          string                 `protobuf:"bytes,10,opt,name=contest,proto3" json:"contest,omitempty"` // another process that asks to be this runner and is refused; empty: none
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -321,6 +322,13 @@ func (x *Heartbeat) GetResources() *Heartbeat_Resources {
 		return x.Resources
 	}
 	return nil
+}
+
+func (x *Heartbeat) GetContest() string {
+	if x != nil {
+		return x.Contest
+	}
+	return ""
 }
 
 type Capabilities struct {
@@ -3009,7 +3017,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\theartbeat\x18\x13 \x01(\v2\x17.forgeyard.v1.HeartbeatR\theartbeat\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcb\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe5\x05\n" +
 	"\tHeartbeat\x12+\n" +
 	"\x03ago\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x03ago\x12.\n" +
 	"\x04sent\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04sent\x12\x1d\n" +
@@ -3021,7 +3029,9 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\brefusing\x18\x06 \x03(\tR\brefusing\x12+\n" +
 	"\x11capability_digest\x18\a \x01(\tR\x10capabilityDigest\x12H\n" +
 	"\x0factive_attempts\x18\b \x03(\v2\x1f.forgeyard.v1.Heartbeat.AttemptR\x0eactiveAttempts\x12?\n" +
-	"\tresources\x18\t \x01(\v2!.forgeyard.v1.Heartbeat.ResourcesR\tresources\x1a\xa8\x01\n" +
+	"\tresources\x18\t \x01(\v2!.forgeyard.v1.Heartbeat.ResourcesR\tresources\x12\x18\n" +
+	"\acontest\x18\n" +
+	" \x01(\tR\acontest\x1a\xa8\x01\n" +
 	"\aAttempt\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x1d\n" +
