@@ -53,7 +53,7 @@ func TestE10RenewedCredentialLastsLonger(t *testing.T) {
 	}
 }
 
-// RA-075: doctor and health warn weeks before a credential ends, when its renewal is overdue,
+// RA-075, RA-338: doctor and health warn weeks before a credential ends, when its renewal is overdue,
 // and say that it has ended when it has.
 func TestCredentialWarns(t *testing.T) {
 	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
