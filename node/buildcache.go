@@ -48,7 +48,7 @@ func (n *Node) openBuildCache(_ context.Context, cl *closers) error {
 	c := cacheapi.Config{
 		Store: n.store, Names: n.store, Dir: n.dir.join(dirUploads), Keep: cfg.Keep, Clock: n.clock, Log: n.log,
 		Free: func() (int64, error) {
-			free, err := freeDisk(n.dir.path)
+			free, err := n.platform().Free(n.dir.path)
 			return free - cacheReserve, err
 		},
 	}

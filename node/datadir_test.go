@@ -224,7 +224,7 @@ func TestListenPrivate(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "s")
 	var l net.Listener
-	l, err := listenPrivate(path)
+	l, err := native{}.ListenPrivate(path)
 	if err != nil {
 		t.Fatal(err)
 	}

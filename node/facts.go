@@ -41,7 +41,7 @@ func (n *Node) lookAtFacts(ctx context.Context) lease.Facts {
 	if c, err := mesh.ParseCredential(n.credential.Load()); err == nil {
 		f.Credential = c.NotAfter.Sub(n.clock.Wall())
 	}
-	free, err := freeDisk(n.dir.path)
+	free, err := n.platform().Free(n.dir.path)
 	if err != nil {
 		return f
 	}

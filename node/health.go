@@ -41,7 +41,7 @@ func check(name string) *forgeyardv1.Health_Check {
 
 func (n *Node) checkDisk() *forgeyardv1.Health_Check {
 	c := check("disk")
-	free, err := freeDisk(n.dir.path)
+	free, err := n.platform().Free(n.dir.path)
 	switch {
 	case err != nil:
 		c.Status, c.Detail, c.Fix = checkFail, err.Error(), "look at the disk, and at how it is mounted: dmesg, findmnt"

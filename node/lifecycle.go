@@ -95,6 +95,7 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 		Site: n.enrolment.SiteID, Workspaces: n.dir.join(dirWorkspaces), Spool: n.dir.join(dirSpool), StateDir: n.dir.join(dirAgent),
 		Store: n.store, Fetch: n.fetchInput, FetchTree: n.fetchInputTree, Urgent: urgently, Executors: n.executors, Layers: layers, Keeper: keep, Ender: n.ender, Clock: n.clock, Log: n.log,
 		HelperPath: n.cfg.Helper, Own: n.ownProgram(), ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit), JobLog: int64(set.Spool.PerJob),
+		Prepare: n.platform().Prepare,
 		Secrets: secrets.Chain{secrets.Files(set.Secrets), siteSecrets{n}},
 	})
 	if err != nil {
@@ -145,6 +146,7 @@ func (n *Node) capabilityConfig() capability.Config {
 	c := capability.Config{
 		ReserveMilliCPU: int64(set.Limits.Reserve.CPU), ReserveMemory: int64(set.Limits.Reserve.Memory), ReserveDisk: int64(set.Limits.Reserve.Disk),
 		MaxJobs: set.Limits.MaxJobs, DataDir: n.dir.path, Labels: set.Labels, HostNetwork: set.Policy.Allows(job.NetworkHost), Log: n.log,
+		Discover: n.platform().Discover,
 	}
 	for _, k := range []job.Sandbox{job.SandboxStrict, job.SandboxProcess} {
 		if e, ok := n.executors[k]; ok {

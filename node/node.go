@@ -45,7 +45,6 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
 	"github.com/forgeyard/forgeyard-node/node/leading"
-	"github.com/forgeyard/forgeyard-node/node/pressure"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -61,13 +60,13 @@ type Config struct {
 	DataDir  string       // absolute or relative; locked while the node runs
 	Settings sitecfg.Node // node.yaml with flags and environment applied
 	Sources  []sitecfg.Setting
-	Clock    clock.Clock            // nil: the system's
-	Log      *slog.Logger           // nil: nowhere
-	Helper   string                 // path of the fyjob binary that workloads get; empty: they get none
-	Own      string                 // path of this program, for the children that carry out ingest and garden runs; empty: there are none
-	Keeper   string                 // path of the program that is a keeper under its other name; empty: deadlines are held by this process alone
-	Ready    func(*Node)            // called once the node answers
-	Strain   func() pressure.Sample // what this machine feels; nil: what the kernel says
+	Clock    clock.Clock  // nil: the system's
+	Log      *slog.Logger // nil: nowhere
+	Helper   string       // path of the fyjob binary that workloads get; empty: they get none
+	Own      string       // path of this program, for the children that carry out ingest and garden runs; empty: there are none
+	Keeper   string       // path of the program that is a keeper under its other name; empty: deadlines are held by this process alone
+	Ready    func(*Node)  // called once the node answers
+	Platform Platform     // nil: the one that this program was compiled for
 	// Committed is called at each entry of the log that was just committed; it must return
 	// at once. It may be nil.
 	Committed func()

@@ -45,7 +45,7 @@ func (n *Node) listen(ctx context.Context, g *errgroup.Group) (servers, error) {
 	if err != nil {
 		return nil, err
 	}
-	unixL, err := listenUnix(n.dir.join(fileControl))
+	unixL, err := n.listenUnix(n.dir.join(fileControl))
 	if err != nil {
 		return nil, err
 	}
@@ -106,11 +106,11 @@ func plainServer(h http.Handler) *http.Server {
 
 // listenUnix opens the control socket for this account alone. A socket that a killed
 // process left is replaced: the data dir's lock says that it is dead.
-func listenUnix(path string) (net.Listener, error) {
+func (n *Node) listenUnix(path string) (net.Listener, error) {
 	if err := removeFile(path); err != nil {
 		return nil, err
 	}
-	l, err := listenPrivate(path)
+	l, err := n.platform().ListenPrivate(path)
 	if err != nil {
 		return nil, forgeyard.E("control socket", forgeyard.Unavailable, err).WithHint("a path of a unix socket has at most 107 bytes: choose a shorter --data-dir")
 	}

@@ -201,7 +201,7 @@ func (n *Node) place() forgeyard.Digest {
 	if !n.allows(site.FormatPlaces) {
 		return forgeyard.Digest{}
 	}
-	return n.dir.place(n.clock.BootID())
+	return n.platform().Place(n.dir.lock, n.clock.BootID())
 }
 
 // placeUntold reports that the log has this session without its place: it registered
@@ -358,7 +358,7 @@ func (n *Node) heartbeat(ctx context.Context, batch []forgeyard.Authority) contr
 		Session: n.session, Pressure: n.pressure(), Refusing: n.refusingWords(), Facts: n.facts(ctx), State: string(n.State()), Sent: forgeyard.WallOf(n.clock.Wall()),
 		Caps: capsDigest(n.capsNow()), Attempts: n.local.attempts(batch), Taken: n.local.taken(),
 	}
-	if free, err := freeDisk(n.dir.path); err == nil {
+	if free, err := n.platform().Free(n.dir.path); err == nil {
 		s.Taken.DiskFree = free
 	}
 	return s

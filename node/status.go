@@ -287,7 +287,7 @@ const (
 const minFreeDisk = 64 << 20
 
 func (n *Node) pressure() string {
-	if free, err := freeDisk(n.dir.path); err == nil && free < minFreeDisk {
+	if free, err := n.platform().Free(n.dir.path); err == nil && free < minFreeDisk {
 		return pressureDisk
 	}
 	if s := n.strain.Load(); s != nil {

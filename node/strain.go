@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
-	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/pressure"
 )
 
@@ -18,11 +17,7 @@ type strain struct {
 
 // feel asks the machine. Only the upkeep calls it.
 func (n *Node) feel() {
-	ask := n.cfg.Strain
-	if ask == nil {
-		ask = capability.Strain
-	}
-	s := ask()
+	s := n.platform().Strain()
 	was := pressure.Normal
 	if old := n.strain.Load(); old != nil {
 		was = old.level

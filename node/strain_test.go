@@ -12,6 +12,16 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/pressure"
 )
 
+// stalls is this machine, which feels what a test wants it to.
+type stalls struct {
+	native
+	memory *atomic.Int64
+}
+
+func (s stalls) Strain() pressure.Sample {
+	return pressure.Sample{HasStall: true, CPU: 99, Memory: float64(s.memory.Load())}
+}
+
 // RA-130, RA-131: while all work on a machine waits for memory it takes no more, says so to
 // everybody, and takes work again by itself.
 func TestPressureTakesTheNodeOut(t *testing.T) {
@@ -21,9 +31,7 @@ func TestPressureTakesTheNodeOut(t *testing.T) {
 	}
 	var stalled atomic.Int64
 	p := startNode(t, dir, "n1", func(c *Config) {
-		c.Strain = func() pressure.Sample {
-			return pressure.Sample{HasStall: true, CPU: 99, Memory: float64(stalled.Load())}
-		}
+		c.Platform = stalls{memory: &stalled}
 	})
 	p.wait("the machine was probed", func() bool { return p.node.caps.Load() != nil && p.node.strain.Load() != nil })
 	if got := p.node.refusing(); len(got) != 0 {

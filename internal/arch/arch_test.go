@@ -45,7 +45,7 @@ func TestModule(t *testing.T) {
 func TestLayers(t *testing.T) { none(t, checkLayers(house(t), table)) }
 func TestPurity(t *testing.T) { none(t, checkPurity(house(t), table)) }
 
-// RA-064, RA-460, RA-527, RA-568: what decides is the same source on every platform, the agent
+// RA-032, RA-064, RA-460, RA-527, RA-568: what decides is the same source on every platform, the agent
 // and the rules of leases among it: what differs by platform is in the packages that act.
 // scripts/check-cross.sh compiles both for the platforms where no test runs.
 func TestDecisionsKnowNoPlatform(t *testing.T) { none(t, checkPlatforms(house(t), table)) }

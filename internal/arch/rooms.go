@@ -3,6 +3,7 @@ package arch
 import (
 	"fmt"
 	"go/ast"
+	"path"
 	"slices"
 	"strings"
 )
@@ -159,6 +160,28 @@ func within(dir string, in []string) bool {
 	return slices.ContainsFunc(in, func(top string) bool {
 		return top == root || dir == top || strings.HasPrefix(dir, top+"/")
 	})
+}
+
+// checkPlatformFiles reports what a folder asks of the operating system outside of its files
+// platform_*.go: files of one platform under other names, and imports that touch the system.
+func checkPlatformFiles(t *tree, dir string) []finding {
+	var found []finding
+	for _, f := range t.folders {
+		for _, file := range f.files {
+			if f.dir != dir || file.test || strings.HasPrefix(path.Base(file.name), "platform_") {
+				continue
+			}
+			if why := platformOf(file); why != "" {
+				found = append(found, finding{file.name, why + ": what differs by platform is in platform_*.go"})
+			}
+			for _, spec := range file.ast.Imports {
+				if p := importPath(spec); p == "syscall" || strings.HasPrefix(p, "golang.org/x/sys/") {
+					found = append(found, finding{t.at(spec.Pos()), dir + " imports " + p + ": it asks its platform, in platform_*.go"})
+				}
+			}
+		}
+	}
+	return found
 }
 
 // receivers are the types of a folder that have a method of their own, sorted.

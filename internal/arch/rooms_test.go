@@ -128,6 +128,24 @@ func TestWishesOfAnAgent(t *testing.T) {
 	}
 }
 
+// RA-063, RA-065, RA-568: a node asks its operating system through its Platform and nowhere
+// else; node's own test of that has another one in its place.
+func TestPlatformFiles(t *testing.T) {
+	none(t, checkPlatformFiles(house(t), "node"))
+	tr, err := parse(map[string]string{
+		"node/platform_linux.go": "package node\nimport \"golang.org/x/sys/unix\"\nvar _ = unix.Getpid\n",
+		"node/disk_windows.go":   "package node\n",
+		"node/serve.go":          "// Package node acts.\npackage node\nimport \"syscall\"\nvar _ = syscall.Getpid\n",
+		"node/x_test.go":         "package node\nimport \"syscall\"\nvar _ = syscall.Getpid\n",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := checkPlatformFiles(tr, "node"); len(found) != 2 {
+		t.Errorf("of two faults %v were found", found)
+	}
+}
+
 // The checkers of roles and charges are shown what they are to find.
 func TestSeededRooms(t *testing.T) {
 	tr, err := parse(map[string]string{

@@ -48,6 +48,8 @@ type Config struct {
 	Devices []job.DeviceFact
 	// HostNetwork is local policy: a spec may ask for it.
 	HostNetwork bool
+	// Discover reads the machine's bounds. Nil: Discover of this package.
+	Discover func(dir string) (Totals, error)
 	// Path is where toolchains are looked for. Empty: DefaultPath.
 	Path string
 	// LeftOut is told each executor that failed and why. Nil: nobody is.
@@ -59,6 +61,9 @@ type Config struct {
 // Totals are the physical bounds, before reserves. Zero where unknown.
 type Totals struct{ MilliCPU, Memory, Disk int64 }
 
+// Discover reads them from this machine, whose disk holds dir (NotFound: it is not there).
+func Discover(dir string) (Totals, error) { return totals(dir) }
+
 // Probe looks at the machine. It returns what it found even when a part could not be
 // read; only a data folder that is not there is an error.
 func Probe(ctx context.Context, cfg Config) (job.Capabilities, error) {
@@ -68,7 +73,10 @@ func Probe(ctx context.Context, cfg Config) (job.Capabilities, error) {
 	if cfg.Path == "" {
 		cfg.Path = DefaultPath
 	}
-	t, err := totals(cfg.DataDir)
+	if cfg.Discover == nil {
+		cfg.Discover = Discover
+	}
+	t, err := cfg.Discover(cfg.DataDir)
 	if err != nil {
 		return job.Capabilities{}, err
 	}

@@ -291,7 +291,7 @@ func (a *Attempt) makeWorkspace(context.Context) error {
 	if a.user, err = a.exec.Users().Lend(a.id); err != nil {
 		return err
 	}
-	a.root, err = newWorkspace(a.run.cfg.Workspaces, a.id, a.user)
+	a.root, err = newWorkspace(a.run.cfg.Workspaces, a.id, func(root string) error { return a.run.cfg.Prepare(a.user, root) })
 	if err != nil {
 		return err
 	}

@@ -39,6 +39,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/ender"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // Config of a runner.
@@ -54,6 +55,9 @@ type Config struct {
 	// Urgent makes what is fetched under its context overtake other content; nil: nothing does.
 	Urgent    func(ctx context.Context) context.Context
 	Executors map[job.Sandbox]executor.Executor
+	// Prepare makes the folders of a workspace below an empty root and gives the writable ones
+	// to the workload's user. Nil: executor.Layout.
+	Prepare func(u users.User, root string) error
 	// Layers are read-only inputs that several workspaces share. Nil: each has its own.
 	Layers *layer.Cache
 	Clock  clock.Clock
@@ -114,6 +118,9 @@ func New(cfg Config) (*Runner, error) {
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return nil, forgeyard.E("runner", executor.KindOfDisk(err), err)
 		}
+	}
+	if cfg.Prepare == nil {
+		cfg.Prepare = executor.Layout
 	}
 	if cfg.Ender == nil {
 		cfg.Ender = ender.New(cfg.Clock, cfg.Log)

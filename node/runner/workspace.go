@@ -19,14 +19,13 @@ import (
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
-	"github.com/forgeyard/forgeyard-node/node/executor/users"
 )
 
 // payloadDir holds a restored checkpoint, below the restore folder.
 const payloadDir = "payload"
 
 // newWorkspace makes a folder that no other epoch ever had or will have (E18).
-func newWorkspace(parent, epoch string, u users.User) (string, error) {
+func newWorkspace(parent, epoch string, prepare func(root string) error) (string, error) {
 	var r [6]byte
 	if _, err := rand.Read(r[:]); err != nil {
 		return "", forgeyard.E("workspace", forgeyard.Unavailable, err)
@@ -35,7 +34,7 @@ func newWorkspace(parent, epoch string, u users.User) (string, error) {
 	if err := os.Mkdir(root, 0o700); err != nil {
 		return "", forgeyard.E("workspace", executor.KindOfDisk(err), err)
 	}
-	return root, executor.Layout(u, root)
+	return root, prepare(root)
 }
 
 // removeWorkspace deletes a workspace whose tree is dead. Something mounted in it means

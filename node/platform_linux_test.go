@@ -5,7 +5,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/forgeyard/forgeyard-node"
 )
+
+// placeOf is where this platform says that the holder of a lock runs.
+func placeOf(lock *os.File, boot string) forgeyard.Digest { return native{}.Place(lock, boot) }
 
 // E09: a process that is started again in the same data dir names the same place as the one
 // before; a copy of the data dir, another boot, or a boot that is not known does not.
@@ -19,18 +24,18 @@ func TestPlaceOfADataDir(t *testing.T) {
 	}
 	first, second := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
 	d := open(first)
-	was := d.place("boot-1")
-	if was.IsZero() || d.place("boot-1") != was {
-		t.Fatalf("%s, then %s", was, d.place("boot-1"))
+	was := placeOf(d.lock, "boot-1")
+	if was.IsZero() || placeOf(d.lock, "boot-1") != was {
+		t.Fatalf("%s, then %s", was, placeOf(d.lock, "boot-1"))
 	}
-	if d.place("boot-2") == was || !d.place("").IsZero() {
+	if placeOf(d.lock, "boot-2") == was || !placeOf(d.lock, "").IsZero() {
 		t.Error("another boot, or none that is known, is the same place")
 	}
 	if out, err := exec.Command("cp", "-a", first, second).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	c := open(second) // while the first one runs
-	if c.place("boot-1") == was {
+	if placeOf(c.lock, "boot-1") == was {
 		t.Error("a copy is the same place")
 	}
 	for _, x := range []*dataDir{c, d} {
@@ -39,7 +44,7 @@ func TestPlaceOfADataDir(t *testing.T) {
 		}
 	}
 	again := open(first)
-	if again.place("boot-1") != was {
+	if placeOf(again.lock, "boot-1") != was {
 		t.Error("a process that is started again is elsewhere")
 	}
 	if err := again.close(); err != nil {
@@ -53,7 +58,7 @@ func TestPlaceOfADataDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer keep.Close()
-	if last := open(first); last.place("boot-1") == was {
+	if last := open(first); placeOf(last.lock, "boot-1") == was {
 		t.Error("a lock file that was made anew is the same place")
 	}
 }

@@ -1,0 +1,71 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/capability"
+	"github.com/forgeyard/forgeyard-node/node/executor/users"
+)
+
+// elsewhere is another operating system: a small machine that once has no room for a workspace.
+type elsewhere struct {
+	native
+	unknown  bool // it cannot even tell how large it is
+	full     *atomic.Bool
+	prepared *atomic.Int64
+}
+
+func (e elsewhere) Discover(string) (capability.Totals, error) {
+	if e.unknown {
+		return capability.Totals{}, forgeyard.Errorf("probe", forgeyard.Unavailable, "this machine does not tell what it has")
+	}
+	return capability.Totals{MilliCPU: 3000, Memory: 3 << 30, Disk: 5 << 30}, nil
+}
+
+func (e elsewhere) Prepare(u users.User, root string) error {
+	e.prepared.Add(1)
+	if e.full.Swap(false) {
+		return forgeyard.Errorf("workspace", forgeyard.NoSpace, "no room for its folders")
+	}
+	return e.native.Prepare(u, root)
+}
+
+// RA-065, RA-063, RA-568: a node knows its machine through its platform alone. What it offers is
+// composed of what that discovered, less what is reserved; workspaces are made by it; and what
+// it cannot do is an error with a kind, in the same words wherever it comes from.
+func TestNodeAsksItsPlatform(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Init(InitRequest{DataDir: dir, SiteName: "cell", NodeName: "n1", Site: quick(t), Clock: clock.System()}); err != nil {
+		t.Fatal(err)
+	}
+	there := elsewhere{full: &atomic.Bool{}, prepared: &atomic.Int64{}}
+	p := startNode(t, dir, "n1", func(c *Config) {
+		c.Platform = there
+		c.Settings.Limits.Reserve.CPU, c.Settings.Limits.Reserve.Memory = 500, 1<<30
+	})
+	p.wait("the machine was probed", func() bool { return p.node.caps.Load() != nil })
+	if c := p.node.caps.Load(); c.MilliCPU != 2500 || c.Memory != 2<<30 || c.Disk != 5<<30 {
+		t.Errorf("it offers %+v", c)
+	}
+	_, id := p.submit(helloJob)
+	if j := p.waitDone(id); j.Status != string(job.Done) || there.prepared.Load() != 1 {
+		t.Errorf("%s after %d workspaces: %s", j.Status, there.prepared.Load(), j.Reason)
+	}
+	there.full.Store(true)
+	_, id = p.submit(helloJob)
+	p.wait("why the second was not prepared", func() bool {
+		j := p.show(id)
+		return j.Epoch == 1 && slices.ContainsFunc(j.Events, func(e *forgeyardv1.Job_Event) bool { return strings.Contains(e.Text, "no room for its folders") })
+	})
+	blind := &Node{dir: p.node.dir, cfg: Config{Platform: elsewhere{unknown: true}}, log: p.node.log}
+	if err := blind.probe(t.Context()); forgeyard.KindOf(err) != forgeyard.Unavailable || blind.caps.Load() != nil {
+		t.Errorf("a machine that tells nothing offers %+v: %v", blind.caps.Load(), err)
+	}
+}
