@@ -147,7 +147,7 @@ func (n *Node) resourceMetrics(r *prometheus.Registry) {
 	add("agent_cpu_reserved", "Cores that are promised to the jobs of this node.", func() float64 { return float64(n.local.taken().MilliCPU) / 1000 })
 	add("agent_memory_reserved_bytes", "Memory that is promised to them.", func() float64 { return float64(n.local.taken().Memory) })
 	add("agent_disk_free_bytes", "Bytes that are free on the disk of the data dir.", func() float64 {
-		free, err := freeDisk(n.dir.path)
+		free, err := n.platform().Free(n.dir.path)
 		if err != nil {
 			return -1
 		}
