@@ -115,8 +115,9 @@ func (n *Node) jobNow(t *testing.T, id forgeyard.JobID) site.Job {
 }
 
 // E13: a finished result is tried for as long as it takes, always as the same message,
-// and counts once (RA-025, RA-449, RA-492, RA-518, RA-539, RA-561). Before the first try it is
-// written down.
+// and counts once (RA-025, RA-449, RA-492, RA-518, RA-539, RA-561), also when only its answer got
+// lost (RA-276): that it is a duplicate settles it (RA-275). Before the first try it is written
+// down (RA-277), whole: whose it is, its result and its message id (RA-270, RA-271).
 func TestCompletionIsTriedUntilAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, g, c := halfNode(t)
@@ -239,7 +240,7 @@ func TestGivingUpEnds(t *testing.T) {
 	}
 }
 
-// What the log refuses as stale is settled too, and is not tried again (RA-519; E27 keeps it
+// What the log refuses as stale is settled too, and is not tried again (RA-273, RA-519; E27 keeps it
 // as evidence).
 func TestStaleCompletionIsSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/exectest"
 )
@@ -67,7 +69,8 @@ func (r *asked) Start(ctx context.Context, q executor.Request) (executor.Handle,
 
 // RA-510: the executor is asked for what the spec says, each step in its order, and for
 // nothing else: no text from elsewhere is run (RA-003). Whatever runs, an executor was asked
-// for (RA-490, RA-537), with the reservation that the spec names (RA-129).
+// for (RA-490, RA-537), with the reservation that the spec names (RA-129). A request has whose it
+// is, where, what, within which bounds and with which environment (RA-204, RA-205).
 func TestExecutorGetsTheSpec(t *testing.T) {
 	r := &asked{Executor: executors(t)[job.SandboxProcess]}
 	b := newBench(t, func(c *Config) { c.Executors = map[job.Sandbox]executor.Executor{job.SandboxProcess: r} })
@@ -85,7 +88,7 @@ func TestExecutorGetsTheSpec(t *testing.T) {
 			t.Errorf("step %d: %q, the spec says %q", i+1, q.Argv, want)
 		}
 		want := executor.Limits{MilliCPU: 1500, Memory: 99 << 20, Pids: 17}
-		if !reflect.DeepEqual(q.Limits, want) || q.Network != s.Network || q.ID != epochName(a.Authority()) || len(q.Devices) != 0 {
+		if !reflect.DeepEqual(q.Limits, want) || q.Network != s.Network || q.ID != epochName(a.Authority()) || q.Root != a.root || len(q.Devices) != 0 {
 			t.Errorf("step %d: %+v", i+1, q)
 		}
 		var own []string
@@ -96,6 +99,43 @@ func TestExecutorGetsTheSpec(t *testing.T) {
 		}
 		if want := [][]string{{"A=1"}, {"A=2", "C=3"}}[i]; !slices.Equal(own, want) {
 			t.Errorf("step %d: environment %q, the spec says %q", i+1, own, want)
+		}
+	}
+}
+
+// RA-209: what a program's environment is made of: what the node says of every job, the spec's
+// words, and the paths of this attempt. Nothing of the daemon's own is in it: neither its HOME
+// (RA-211) nor its PATH (RA-214), nor its credentials (RA-213).
+func TestEnvironment(t *testing.T) {
+	for name, value := range map[string]string{"HOME": "/home/dev", "PATH": "/home/dev/bin:" + os.Getenv("PATH"), "AWS_SECRET_ACCESS_KEY": "AKIA", "XDG_RUNTIME_DIR": "/run/user/1"} {
+		t.Setenv(name, value)
+	}
+	b := newBench(t)
+	s := spec("env")
+	s.Sandbox = job.SandboxProcess
+	s.Env = map[string]string{"BOARD": "rev4"}
+	res, _, a := b.run(s)
+	if res.Outcome != job.OutcomeDone {
+		t.Fatalf("%+v", res)
+	}
+	got := map[string]string{}
+	for line := range strings.Lines(b.stdout(a)) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		got[name] = value
+	}
+	build := filepath.Join(a.root, executor.BuildDir)
+	for name, want := range map[string]string{
+		"BOARD": "rev4", "HOME": build, "FORGEYARD_BUILD_DIR": build, "FORGEYARD_SOURCE_DIR": filepath.Join(a.root, executor.SourceDir), "FORGEYARD_EPOCH": "1",
+		"PATH": filepath.Join(a.root, executor.BinDir) + ":" + capability.DefaultPath,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %q, not %q", name, got[name], want)
+		}
+	}
+	for name, value := range got {
+		own := slices.Contains([]string{"BOARD", "HOME", "PATH", "TMPDIR", "LANG", "USER", "LOGNAME", "SHELL", "PWD", "SHLVL", "_", "OLDPWD"}, name)
+		if !own && !strings.HasPrefix(name, "FORGEYARD_") || strings.Contains(value, "/home/dev") {
+			t.Errorf("%s=%s is nobody's", name, value)
 		}
 	}
 }

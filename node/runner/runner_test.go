@@ -32,7 +32,9 @@ import (
 // A whole job: inputs by digest (RA-016), two steps in the build folder (RA-183), declared outputs
 // only (RA-184, RA-515, RA-559), each by the name of what the store has of it (RA-023, RA-024,
 // RA-262, RA-492), log, phases (RA-022, RA-234, RA-491), replicas. What it does to its copy of an input leaves the store as it was (RA-553), and
-// nothing of it is left in the end (RA-439).
+// nothing of it is left in the end (RA-439): no process and no group of its sandbox (RA-279), no
+// workspace (RA-280), no share of the disk (RA-281), no spool (RA-282). Its phases are told as
+// they come: preparing first of all (RA-225), uploading when the work has exited (RA-227).
 func TestJob(t *testing.T) {
 	for _, kind := range []job.Sandbox{job.SandboxStrict, job.SandboxProcess} {
 		t.Run(string(kind), func(t *testing.T) { testJob(t, kind) })
@@ -88,6 +90,14 @@ func testJob(t *testing.T, kind job.Sandbox) {
 	b.empty("workspaces")
 	b.empty("spool")
 	b.empty("agent")
+	for _, g := range a.exec.Named(a.id).Cgroups {
+		if _, err := os.Stat(g); err == nil {
+			t.Errorf("%s is left", g)
+		}
+	}
+	if n := b.r.promised(""); n != 0 {
+		t.Errorf("%d bytes of the disk are promised still", n)
+	}
 }
 
 // checkLog reads the flushed chunks: no gap, and the events in order (RA-239, RA-241).
@@ -119,6 +129,7 @@ func checkLog(t *testing.T, b *bench, res job.Result, events []string) {
 // Every way to fail has its own word (decision 24). Input bytes are held against their
 // digest (RA-505), and what does not match keeps the work from starting (RA-017, RA-476, RA-506,
 // RA-535); a sandbox that cannot be set up is no failure of the work (RA-479).
+// Nothing is said to run that was never started (RA-226).
 func TestFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec func(*bench) job.Spec
@@ -168,6 +179,13 @@ func TestFailures(t *testing.T) {
 			if end.Kind != EndCompleted || res.Outcome != job.OutcomeFailed || res.Category != c.want || (c.code >= 0 && res.ExitCode != c.code) || res.Message == "" {
 				t.Errorf("%+v %+v\n%s", res, end, b.text(a))
 			}
+			switch b.hooks.mu.Lock(); c.want {
+			case job.InputFetch, job.CorruptInput, job.PreparationFailed, job.SandboxSetup:
+				if slices.Contains(b.hooks.phases, job.PhaseRunning) {
+					t.Errorf("phases %v", b.hooks.phases)
+				}
+			}
+			b.hooks.mu.Unlock()
 			if strings.Contains(b.text(a), "ran\n") || strings.Contains(b.text(a), "never\n") {
 				t.Error("work went on")
 			}
@@ -281,6 +299,7 @@ func TestDaemonsEndWithTheirStep(t *testing.T) {
 
 // CK-124: a stop is a signal, the grace that the job was given (CK-129), and the end by force.
 // CK-130: a matter of security waits for no grace, nor does a person who presses harder.
+// RA-216, RA-217: what was asked of the attempt reaches its tree, softly first.
 func TestCancel(t *testing.T) {
 	soft := `trap 'echo bye; exit 9' TERM; echo up; while :; do sleep 0.05; done`
 	deaf := `trap '' TERM; echo up; while :; do sleep 0.05; done`
