@@ -34,8 +34,8 @@ func TestPublishedVectors(t *testing.T) {
 // library computes.
 func TestSizes(t *testing.T) {
 	in := pattern(3<<20 + 1024)
-	var sizes []int
-	for _, n := range []int{0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 127, 128, 129, 256, 257, 300, 512, 1000, 1024, 2047, 3072} {
+	sizes := []int{1000 * chunkSize, 1000*chunkSize + 1, len(in)}
+	for _, n := range []int{0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 127, 128, 129, 256, 257, 300, 512} {
 		for _, more := range []int{-1025, -1, 0, 1, 63, 64, 65, 1023} {
 			if size := n*chunkSize + more; size >= 0 {
 				sizes = append(sizes, size)
