@@ -17,10 +17,30 @@ type Capabilities struct {
 	Labels     map[string]string   `cbor:"9,keyasint,omitempty"` // hints of node.yaml, never trust (decision 12)
 	Devices    []DeviceFact        `cbor:"10,keyasint,omitempty"`
 	Networks   []Network           `cbor:"11,keyasint,omitempty"` // what local policy allows
+	GPUs       []GPU               `cbor:"12,keyasint,omitempty"` // what can compute, by what kernel and vendor show
 }
 
 // LimitSiteNetwork is the word of a sandbox that can keep a job to the site's networks.
 const LimitSiteNetwork = "site_network"
+
+// GPU is a graphics processor. It is shown so that people can see where one is, and give that
+// machine a label; no sandbox hands it out.
+type GPU struct {
+	Bus    string `cbor:"1,keyasint"` // where it is: of several of one kind, which
+	Vendor string `cbor:"2,keyasint,omitempty"`
+	Model  string `cbor:"3,keyasint,omitempty"`
+	Driver string `cbor:"4,keyasint,omitempty"`
+	Memory int64  `cbor:"5,keyasint,omitempty"` // bytes of its own; 0: not known, or none
+}
+
+// Early is what a program of log format 1 reads of them.
+func (c Capabilities) Early() Capabilities {
+	c.GPUs = nil
+	return c
+}
+
+// SaysLater reports facts that such a program does not read.
+func (c Capabilities) SaysLater() bool { return len(c.GPUs) > 0 }
 
 // SandboxCapability is a sandbox that was started once and held.
 type SandboxCapability struct {

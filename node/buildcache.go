@@ -38,7 +38,7 @@ const cacheUpkeep = time.Hour
 
 // openBuildCache makes the cache, if the configuration wants one.
 func (n *Node) openBuildCache(_ context.Context, cl *closers) error {
-	cfg := n.cfg.Settings.CacheAPI
+	cfg := n.settings().CacheAPI
 	if err := removeFile(n.dir.join(fileCacheAddress)); err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (n *Node) listenCache() (net.Listener, http.Handler, error) {
 	if n.cache == nil {
 		return nil, nil, nil
 	}
-	addr := n.cfg.Settings.CacheAPI.Listen
+	addr := n.settings().CacheAPI.Listen
 	tokens, err := n.cacheTokens()
 	if err != nil {
 		return nil, nil, err
@@ -337,7 +337,7 @@ func (n *Node) cacheLoop(ctx context.Context) error {
 	if n.cache == nil {
 		return nil
 	}
-	cfg := n.cfg.Settings.CacheAPI
+	cfg := n.settings().CacheAPI
 	for {
 		select {
 		case <-ctx.Done():

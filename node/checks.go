@@ -131,7 +131,7 @@ func sayWrite(c *forgeyardv1.Health_Check, err error) *forgeyardv1.Health_Check 
 // checkSpool tries out where logs are written.
 func (n *Node) checkSpool() *forgeyardv1.Health_Check {
 	c := check("spool")
-	c.Detail = fmt.Sprintf("%d KiB of logs, each attempt's at most %d MiB", n.spoolBytes()>>10, int64(n.cfg.Settings.Spool.Limit)>>20)
+	c.Detail = fmt.Sprintf("%d KiB of logs, each attempt's at most %d MiB", n.spoolBytes()>>10, int64(n.settings().Spool.Limit)>>20)
 	return sayWrite(c, tryWrite(n.dir.join(dirSpool)))
 }
 
@@ -215,7 +215,7 @@ func judgeGossip(connected int, deaf []string, addr string) *forgeyardv1.Health_
 // site thinks of them.
 func (n *Node) checkDevices() *forgeyardv1.Health_Check {
 	damaged := map[forgeyard.DeviceID]string{}
-	for _, d := range n.cfg.Settings.Devices {
+	for _, d := range n.settings().Devices {
 		s, err := n.devices.Status(d.ID)
 		switch {
 		case err != nil:

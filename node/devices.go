@@ -33,7 +33,7 @@ func (n *Node) openDevices(_ context.Context, c *closers) error {
 		defer cancel()
 		return s.Close(ctx)
 	})
-	for _, d := range n.cfg.Settings.Devices {
+	for _, d := range n.settings().Devices {
 		err := s.Host(supervisor.Hosted{ID: d.ID, ResetTimeout: d.Reset.Timeout, Driver: serial.New(serial.Config{
 			Path: d.Path, Baud: d.Baud, Serial: d.Serial, Send: d.Reset.Send, Expect: d.Reset.Expect,
 		}, n.clock)})

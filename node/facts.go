@@ -36,7 +36,7 @@ func (n *Node) facts(ctx context.Context) lease.Facts {
 // without its uplink; the leader judges them (lease.Readiness). What cannot be read counts
 // as what is worst.
 func (n *Node) lookAtFacts(ctx context.Context) lease.Facts {
-	set := n.cfg.Settings
+	set := n.settings()
 	f := lease.Facts{Told: true, ClockSet: uplink.HasTimeSource(), StoreLimit: int64(set.CAS.Limit), SpoolLimit: int64(set.Spool.Limit)}
 	if c, err := mesh.ParseCredential(n.credential.Load()); err == nil {
 		f.Credential = c.NotAfter.Sub(n.clock.Wall())

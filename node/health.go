@@ -29,7 +29,7 @@ func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h.Checks = append(h.Checks,
 		n.checkDisk(), n.checkScrub(), n.checkLayers(), n.checkWorkspaces(ctx), n.checkSandbox(), n.checkToolchains(), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()),
 		n.checkDevices(), n.checkQuorum(ctx), n.checkLogStore(), n.checkLink(), n.checkGossip(), n.checkBacklog(),
-		n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkSecrets(), n.checkVoters(), n.checkIdentity(), n.checkLogFormat(),
+		n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkOwnRuns(), n.checkSecrets(), n.checkSettings(), n.checkVoters(), n.checkIdentity(), n.checkLogFormat(),
 	)
 	h.Status = string(fitness.Of(findings(h.Checks)))
 	return h
@@ -57,7 +57,7 @@ func (n *Node) checkDisk() *forgeyardv1.Health_Check {
 // checkSecrets says which secrets of node.yaml cannot be given.
 func (n *Node) checkSecrets() *forgeyardv1.Health_Check {
 	c := check("secrets")
-	files := n.cfg.Settings.Secrets
+	files := n.settings().Secrets
 	var bad []string
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if err := secrets.Files(files).Has(name); err != nil {
@@ -75,7 +75,7 @@ func (n *Node) checkSecrets() *forgeyardv1.Health_Check {
 // checkUsers says whether jobs are walled off from each other by users of their own.
 func (n *Node) checkUsers() *forgeyardv1.Health_Check {
 	c := check("users")
-	uid := n.cfg.Settings.Process.UID
+	uid := n.settings().Process.UID
 	first, count := n.users.Range()
 	switch {
 	case n.users == nil:
@@ -335,7 +335,7 @@ func (n *Node) checkReadiness() *forgeyardv1.Health_Check {
 // Doctor implements control.Node.
 func (n *Node) Doctor(ctx context.Context) *forgeyardv1.DoctorResponse {
 	d := &forgeyardv1.DoctorResponse{Health: n.health(ctx)}
-	for _, s := range n.cfg.Sources {
+	for _, s := range n.sources() {
 		d.Settings = append(d.Settings, &forgeyardv1.Setting{Key: s.Key, Value: s.Value, Source: string(s.Source)})
 	}
 	return d

@@ -23,7 +23,7 @@ const tidyEvery = time.Minute
 // janitorLoop tidies up.
 func (n *Node) janitorLoop(ctx context.Context) error {
 	for {
-		r := n.cfg.Settings.Retention
+		r := n.settings().Retention
 		wait := min(tidyEvery, r.StaleWorkspace)
 		if r.DebugFailed > 0 {
 			wait = min(wait, r.DebugFailed)
@@ -36,7 +36,7 @@ func (n *Node) janitorLoop(ctx context.Context) error {
 }
 
 func (n *Node) tidy(ctx context.Context) {
-	r := n.cfg.Settings.Retention
+	r := n.settings().Retention
 	found, err := n.runner.Tidy(ctx, runner.Tidy{Stale: r.StaleWorkspace, Keep: r.DebugFailed})
 	if err != nil {
 		n.log.Warn("leftovers were not looked for", "err", err)
@@ -60,7 +60,7 @@ func (n *Node) tidied(found []runner.Leftover) {
 
 // Cleanup implements control.Node: what the janitor does, at once, without its grace.
 func (n *Node) Cleanup(ctx context.Context, dry, kept bool) (*forgeyardv1.CleanupResponse, error) {
-	t := runner.Tidy{Dry: dry, Keep: n.cfg.Settings.Retention.DebugFailed}
+	t := runner.Tidy{Dry: dry, Keep: n.settings().Retention.DebugFailed}
 	if kept {
 		t.Keep = 0
 	}
@@ -108,7 +108,7 @@ func judgeWorkspaces(undone []runner.Leftover, kept int, err error) *forgeyardv1
 func (x *execution) vacateLate(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	x.n.work.Go(func() {
-		if !x.n.pause(ctx, x.n.cfg.Settings.Retention.Finalize) {
+		if !x.n.pause(ctx, x.n.settings().Retention.Finalize) {
 			return
 		}
 		if err := x.attempt.Vacate(); err != nil {
@@ -122,5 +122,5 @@ func (x *execution) vacateLate(ctx context.Context) (stop func()) {
 
 // keeps says whether the workspace of an epoch that ended so is kept for a person.
 func (n *Node) keeps(r job.Result, e runner.Ended) bool {
-	return n.cfg.Settings.Retention.DebugFailed > 0 && e.Kind == runner.EndCompleted && r.Outcome == job.OutcomeFailed
+	return n.settings().Retention.DebugFailed > 0 && e.Kind == runner.EndCompleted && r.Outcome == job.OutcomeFailed
 }

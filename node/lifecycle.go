@@ -31,7 +31,7 @@ func (n *Node) openUsers() error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	set := n.cfg.Settings.Users
+	set := n.settings().Users
 	p, err := users.New(users.Config{First: int(set.First), Count: int(set.Count), Seat: os.Getpid()})
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (n *Node) openUsers() error {
 // this node left running, before anything else of this one starts (07§249).
 func (n *Node) openRunner(ctx context.Context, c *closers) error {
 	n.executors = map[job.Sandbox]executor.Executor{}
-	set := n.cfg.Settings
+	set := n.settings()
 	if err := n.openUsers(); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 		for _, b := range set.Sandbox.ReadOnlyBinds {
 			binds = append(binds, executor.Bind{Host: b, Inside: b})
 		}
-		e, err := sandbox.New(sandbox.Config{Users: n.users, ReadOnly: binds, HostNetwork: set.Policy.Allows(job.NetworkHost), SiteNetworks: set.Policy.Site(), Log: n.log, ScratchDir: n.dir.join(dirWorkspaces)})
+		e, err := sandbox.New(sandbox.Config{Users: n.users, ReadOnly: binds, HostNetwork: n.allowsHost, SiteNetworks: n.siteNetworks, Log: n.log, ScratchDir: n.dir.join(dirWorkspaces)})
 		if err != nil {
 			n.log.Warn("the sandbox cannot be used here", "err", err)
 		} else {
@@ -108,7 +108,7 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 // openLayers opens what keeps materialised trees. Where nothing can use them, those that
 // were kept before go.
 func (n *Node) openLayers() (*layer.Cache, error) {
-	budget := int64(n.cfg.Settings.Limits.Layers)
+	budget := int64(n.settings().Limits.Layers)
 	if _, ok := n.executors[job.SandboxStrict]; !ok {
 		budget = 0
 	}
@@ -142,7 +142,7 @@ func (n *Node) endOrphans(ctx context.Context) error {
 }
 
 func (n *Node) capabilityConfig() capability.Config {
-	set := n.cfg.Settings
+	set := n.settings()
 	c := capability.Config{
 		ReserveMilliCPU: int64(set.Limits.Reserve.CPU), ReserveMemory: int64(set.Limits.Reserve.Memory), ReserveDisk: int64(set.Limits.Reserve.Disk),
 		MaxJobs: set.Limits.MaxJobs, DataDir: n.dir.path, Labels: set.Labels, HostNetwork: set.Policy.Allows(job.NetworkHost), Log: n.log,
@@ -299,7 +299,7 @@ func (n *Node) ConnectUplink(ctx context.Context, ticket string) error {
 func (n *Node) shutdown(ctx context.Context) {
 	n.stopping.Store(true)
 	n.setState(StateShuttingDown)
-	grace := n.cfg.Settings.Shutdown.Grace
+	grace := n.settings().Shutdown.Grace
 	ctx, cancel := context.WithTimeout(ctx, grace+closeTimeout)
 	defer cancel()
 	running := n.local.executions()

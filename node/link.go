@@ -24,8 +24,18 @@ type link struct {
 }
 
 func newLink(n *Node) *link {
-	p := agent.Pace{First: firstBackoff, Most: max(n.cfg.Settings.Reconnect.MaxBackoff, firstBackoff)}
-	return &link{n: n, rules: agent.NewLink(p, rand.Float64)}
+	return &link{n: n, rules: agent.NewLink(n.paceOfLink(), rand.Float64)}
+}
+
+func (n *Node) paceOfLink() agent.Pace {
+	return agent.Pace{First: firstBackoff, Most: max(n.settings().Reconnect.MaxBackoff, firstBackoff)}
+}
+
+// repace takes over what the settings say now.
+func (k *link) repace() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rules.SetPace(k.n.paceOfLink())
 }
 
 // view is what the node knows of the site at the moment.

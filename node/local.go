@@ -145,11 +145,16 @@ func (n *Node) askForDeadlines() {
 	}
 }
 
+// capsNow is what this node says of itself: nothing until the machine was looked at.
 func (n *Node) capsNow() job.Capabilities {
-	if c := n.caps.Load(); c != nil {
-		return *c
+	c := n.caps.Load()
+	if c == nil {
+		return job.Capabilities{}
 	}
-	return job.Capabilities{}
+	if !n.allows(site.FormatGPUs) {
+		return c.Early() // whoever reads the log must be able to
+	}
+	return *c
 }
 
 func (n *Node) carryOut(ctx context.Context, e agent.Effect) {

@@ -50,7 +50,7 @@ func unlocked(path string) *dataDir { return &dataDir{path: path} }
 func (n *Node) checkLogStore() *forgeyardv1.Health_Check {
 	c := check("log_store")
 	at, err := consensus.LogStoreOf(n.dir.join(dirRaft))
-	want := n.cfg.Settings.Raft.LogStore
+	want := n.settings().Raft.LogStore
 	switch {
 	case err != nil:
 		c.Status, c.Detail, c.Fix = checkWarn, err.Error(), "look at the disk: which kind of log the data dir has cannot be told"

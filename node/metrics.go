@@ -33,7 +33,7 @@ type metrics struct {
 	renewalTook, renewalLate                          prometheus.Histogram
 	rejected, completions, raftEvents, jobs, renewals *prometheus.CounterVec
 	leftOut                                           prometheus.Counter
-	gardened, tidied                                  *prometheus.CounterVec
+	gardened, tidied, reloads                         *prometheus.CounterVec
 }
 
 func newMetrics(n *Node) *metrics {
@@ -83,6 +83,7 @@ func newMetrics(n *Node) *metrics {
 		entries:         counter("log_entries_applied_total", "Commands applied."),
 		rejected:        vec("agent_lease_reject_total", "Leases that this node rejected, by reason.", "reason"),
 		completions:     vec("completions_total", "Answers to this node's completions.", "answer"),
+		reloads:         vec("agent_settings_reloads_total", "Times that the settings were read again, by what became of it: taken or refused.", "result"),
 		gardened:        vec("garden_done_total", "What maintenance removed, mended or found wanting on this node, by action.", "action"),
 		leftOut:         counter("agent_log_left_out_bytes_total", "Bytes of logs that were left out beyond spool.per_job."),
 		tidied:          vec("agent_leftovers_removed_total", "What ended work had left and was removed later, by kind.", "what"),

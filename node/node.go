@@ -60,13 +60,18 @@ type Config struct {
 	DataDir  string       // absolute or relative; locked while the node runs
 	Settings sitecfg.Node // node.yaml with flags and environment applied
 	Sources  []sitecfg.Setting
-	Clock    clock.Clock  // nil: the system's
-	Log      *slog.Logger // nil: nowhere
-	Helper   string       // path of the fyjob binary that workloads get; empty: they get none
-	Own      string       // path of this program, for the children that carry out ingest and garden runs; empty: there are none
-	Keeper   string       // path of the program that is a keeper under its other name; empty: deadlines are held by this process alone
-	Ready    func(*Node)  // called once the node answers
-	Platform Platform     // nil: the one that this program was compiled for
+	// Load reads the settings anew, and Reload asks for it, as SIGHUP does. Nil: they are those of
+	// the start.
+	Load     func() (sitecfg.Node, []sitecfg.Setting, error)
+	Reload   <-chan os.Signal
+	Level    *slog.LevelVar // what Log lets through; nil: it cannot be changed
+	Clock    clock.Clock    // nil: the system's
+	Log      *slog.Logger   // nil: nowhere
+	Helper   string         // path of the fyjob binary that workloads get; empty: they get none
+	Own      string         // path of this program, for the children that carry out ingest and garden runs; empty: there are none
+	Keeper   string         // path of the program that is a keeper under its other name; empty: deadlines are held by this process alone
+	Ready    func(*Node)    // called once the node answers
+	Platform Platform       // nil: the one that this program was compiled for
 	// Committed is called at each entry of the log that was just committed; it must return
 	// at once. It may be nil.
 	Committed func()
@@ -109,8 +114,9 @@ type Node struct {
 	recovered []runner.Recovered
 	metrics   *metrics
 
-	caps       atomic.Pointer[job.Capabilities]
-	state      atomic.Value // string: node state of 07§12
+	caps       atomic.Pointer[job.Capabilities] // all of them: see capsNow
+	probing    sync.Mutex                       // held while the machine is looked at
+	state      atomic.Value                     // string: node state of 07§12
 	leading    atomic.Pointer[leading.Leadership]
 	hint       atomic.Pointer[leaderHint]
 	way        *link // to the leader
@@ -121,9 +127,10 @@ type Node struct {
 	work       sync.WaitGroup // executions, and calls that answer for them
 	stopping   atomic.Bool
 	lastFacts  atomic.Pointer[factsAt]
-	refusedAs  atomic.Pointer[error]  // why this process is not let in as its runner; nil: nothing stands against it
-	rival      atomic.Pointer[string] // who asks to be this runner besides, says the leader; empty: nobody
-	registered atomic.Uint64          // number of our own registration, once seen applied
+	refusedAs  atomic.Pointer[error]    // why this process is not let in as its runner; nil: nothing stands against it
+	rival      atomic.Pointer[string]   // who asks to be this runner besides, says the leader; empty: nobody
+	registered atomic.Uint64            // number of our own registration, once seen applied
+	reloaded   atomic.Pointer[reloaded] // nil: the settings are those of the start
 
 	opened     atomic.Bool   // group is set
 	caughtUp   atomic.Bool   // see current
@@ -245,7 +252,7 @@ func notEnrolled(dir string) error {
 }
 
 func (n *Node) openStore(_ context.Context, c *closers) error {
-	s, err := disk.Open(disk.Config{Dir: n.dir.join(dirCAS), Limit: int64(n.cfg.Settings.CAS.Limit), Reserve: int64(n.cfg.Settings.CAS.Reserve), Log: n.log, Clock: n.clock})
+	s, err := disk.Open(disk.Config{Dir: n.dir.join(dirCAS), Limit: int64(n.settings().CAS.Limit), Reserve: int64(n.settings().CAS.Reserve), Log: n.log, Clock: n.clock})
 	if err != nil {
 		return err
 	}
@@ -270,6 +277,7 @@ func (n *Node) serve(ctx context.Context) error {
 	g.Go(func() error { return n.sessionLoop(run) })
 	g.Go(func() error { return n.drainLoop(run) })
 	g.Go(func() error { return n.janitorLoop(run) })
+	g.Go(func() error { return n.reloadLoop(run) })
 	g.Go(func() error { return n.cacheLoop(run) })
 	g.Go(func() error { n.scrub.Run(run); return nil })
 	n.setState(StateConnecting)

@@ -123,14 +123,14 @@ func (p *proc) wait(what string, ok func() bool) {
 	}
 }
 
-func makeSite(t *testing.T, size int) []*proc {
+func makeSite(t *testing.T, size int, change ...func(*Config)) []*proc {
 	t.Helper()
 	root := t.TempDir()
 	first := filepath.Join(root, "n1")
 	if _, err := Init(InitRequest{DataDir: first, SiteName: "cell", NodeName: "n1", Site: quick(t), Clock: clock.System()}); err != nil {
 		t.Fatal(err)
 	}
-	all := []*proc{startNode(t, first, "n1")}
+	all := []*proc{startNode(t, first, "n1", change...)}
 	for i := 2; i <= size; i++ {
 		name := "n" + string(rune('0'+i))
 		dir := filepath.Join(root, name)
@@ -141,7 +141,7 @@ func makeSite(t *testing.T, size int) []*proc {
 		if _, err := JoinSite(t.Context(), JoinSiteRequest{DataDir: dir, Token: tok.Msg.Token, Name: name, Clock: clock.System()}); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, startNode(t, dir, name))
+		all = append(all, startNode(t, dir, name, change...))
 	}
 	return all
 }

@@ -23,9 +23,9 @@ func (n *Node) openMesh(_ context.Context, c *closers) error {
 	caspeer.RegisterHasher() // before the first host of the process
 	n.replica = replica.New()
 	n.ports = loadPorts(n.dir.join(filePorts))
-	m, err := n.newMesh(n.ports.sticky("mesh", n.cfg.Settings.Listen))
+	m, err := n.newMesh(n.ports.sticky("mesh", n.settings().Listen))
 	if forgeyard.KindOf(err) == forgeyard.Conflict {
-		m, err = n.newMesh(n.cfg.Settings.Listen)
+		m, err = n.newMesh(n.settings().Listen)
 	}
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (n *Node) openGroup(ctx context.Context, c *closers) error {
 	g, err := consensus.Open(consensus.Config{
 		Dir: n.dir.join(dirRaft), LocalID: string(n.enrolment.RunnerID), LocalAddr: n.mesh.PeerID().String(), Layer: layer,
 		FSM: n.replica, Clock: n.clock, Log: n.log, TermOf: n.peers.termOf, HashOf: n.peers.hashOf, OnEvent: n.onRaft, OnStranger: n.stranger,
-		LogStore: consensus.LogStore(n.cfg.Settings.Raft.LogStore),
+		LogStore: consensus.LogStore(n.settings().Raft.LogStore),
 		Batches:  func() bool { return n.replica.State().Allows(site.FormatBatches) }, StateVersion: n.cfg.Version + " " + site.Encoding(),
 	})
 	if err != nil {
@@ -202,8 +202,8 @@ func (n *Node) openExchange(_ context.Context, c *closers) error {
 	x, err := caspeer.New(caspeer.Config{
 		Host: n.mesh.HostFor(mesh.ClassMember, mesh.ClassUplink), Store: n.store, Log: n.log, Clock: n.clock,
 		Dial: n.mesh.Dial, Listen: n.mesh.ListenFor(mesh.ClassMember, mesh.ClassUplink), Uplink: uplinkProvider, Resolve: n.resolve, OnBadPeer: n.badPeer,
-		Rates: ratesOf(n.cfg.Settings.CAS.Rates), Urgent: isCheckpointPin, Providers: n.hintsOf,
-		WantTimeout: n.cfg.Settings.CAS.Deadlines.Peers, UplinkTimeout: n.cfg.Settings.CAS.Deadlines.Uplink,
+		Rates: ratesOf(n.settings().CAS.Rates), Urgent: isCheckpointPin, Providers: n.hintsOf,
+		WantTimeout: n.settings().CAS.Deadlines.Peers, UplinkTimeout: n.settings().CAS.Deadlines.Uplink,
 	})
 	if err != nil {
 		return err
@@ -246,9 +246,9 @@ func (n *Node) badPeer(e caspeer.Event) {
 }
 
 func (n *Node) openGossip(context.Context, *closers) error {
-	g, err := n.startGossip(n.ports.sticky("gossip", n.cfg.Settings.Gossip))
+	g, err := n.startGossip(n.ports.sticky("gossip", n.settings().Gossip))
 	if forgeyard.KindOf(err) == forgeyard.Conflict {
-		g, err = n.startGossip(n.cfg.Settings.Gossip)
+		g, err = n.startGossip(n.settings().Gossip)
 	}
 	if err != nil {
 		return err
@@ -269,8 +269,8 @@ func (n *Node) startGossip(addr string) (*mesh.Gossip, error) {
 
 func (n *Node) gossipMeta() mesh.Meta {
 	m := mesh.Meta{PeerID: n.mesh.PeerID(), Name: n.enrolment.Name, Addrs: n.advertised(), Session: n.session}
-	if c := n.caps.Load(); c != nil {
-		m.Capabilities = capsDigest(*c)
+	if n.caps.Load() != nil {
+		m.Capabilities = capsDigest(n.capsNow())
 	}
 	n.mu.Lock()
 	m.HTTPAddr = n.servers.http
@@ -314,7 +314,7 @@ func (n *Node) memberAddrs() []mesh.PeerAddr {
 // has some, else those that are bound.
 func (n *Node) advertised() []string {
 	var out []string
-	for _, hp := range n.cfg.Settings.Advertise {
+	for _, hp := range n.settings().Advertise {
 		host, port, err := net.SplitHostPort(hp)
 		if err != nil {
 			n.log.Warn("an advertised address is not HOST:PORT", "address", hp)

@@ -119,7 +119,7 @@ func (n *Node) OwnTask(id forgeyard.AttemptID) (*forgeyardv1.OwnTask, error) {
 	}
 	return &forgeyardv1.OwnTask{
 		Kind: string(x.job.Spec.Kind), Spec: x.job.Spec.Canonical(), Hold: ownrun.HoldName(id),
-		Here: x.job.Via == n.enrolment.RunnerID, Paths: n.cfg.Settings.Policy.Ingest,
+		Here: x.job.Via == n.enrolment.RunnerID, Paths: n.settings().Policy.Ingest,
 	}, nil
 }
 
@@ -196,7 +196,7 @@ func (n *Node) gardenPins(ctx context.Context, out *forgeyardv1.OwnGardenRespons
 }
 
 func (n *Node) gardenWorkspaces(ctx context.Context, out *forgeyardv1.OwnGardenResponse) error {
-	found, err := n.runner.Tidy(ctx, runner.Tidy{Keep: n.cfg.Settings.Retention.DebugFailed})
+	found, err := n.runner.Tidy(ctx, runner.Tidy{Keep: n.settings().Retention.DebugFailed})
 	out.Looked = int64(len(found) + len(n.runner.Active()))
 	for _, f := range found {
 		switch {
@@ -261,7 +261,7 @@ func (n *Node) checkOwnRuns() *forgeyardv1.Health_Check {
 		return c
 	}
 	said := judgeOwnRuns(c, n.replica.State(), n.enrolment.RunnerID)
-	for _, p := range n.cfg.Settings.Policy.Ingest {
+	for _, p := range n.settings().Policy.Ingest {
 		if _, err := os.Stat(p); err != nil {
 			c.Status, c.Fix = checkWarn, "mount it, or take it out of policy.ingest in node.yaml"
 			said = append(said, fmt.Sprintf("others may read %s, which is not there", p))

@@ -49,7 +49,7 @@ func (n *Node) listen(ctx context.Context, g *errgroup.Group) (servers, error) {
 	if err != nil {
 		return nil, err
 	}
-	httpL, err := listenLoopback(n.cfg.Settings.HTTP)
+	httpL, err := listenLoopback(n.settings().HTTP)
 	if err != nil {
 		return nil, errors.Join(err, unixL.Close())
 	}

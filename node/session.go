@@ -69,7 +69,7 @@ func (n *Node) enter(ctx context.Context) error {
 		if try%10 == 9 {
 			n.log.Warn("not registered yet; it goes on trying", "tries", try+1, "err", err, "clock", n.clockDoubt())
 		}
-		wait = min(2*wait, time.Duration(n.cfg.Settings.Reconnect.MaxBackoff))
+		wait = min(2*wait, time.Duration(n.settings().Reconnect.MaxBackoff))
 		if !n.pause(ctx, jitter(wait)) {
 			return nil
 		}
@@ -108,6 +108,8 @@ func (n *Node) pause(ctx context.Context, d time.Duration) bool {
 
 // probe looks at what the machine is; the snapshot travels only when it changed (07§21).
 func (n *Node) probe(ctx context.Context) error {
+	n.probing.Lock() // the later one sees the later settings
+	defer n.probing.Unlock()
 	cfg, failed := n.capabilityConfig(), map[job.Sandbox]string{}
 	cfg.LeftOut = func(k job.Sandbox, err error) { failed[k] = err.Error() }
 	caps, err := capability.Probe(ctx, cfg)
@@ -125,7 +127,7 @@ func (n *Node) probe(ctx context.Context) error {
 // tighten applies what node.yaml says of this machine: bounds only lower what was probed,
 // and tools that it names are there by its word.
 func (n *Node) tighten(c *job.Capabilities) {
-	set := n.cfg.Settings
+	set := n.settings()
 	lower := func(has *int64, bound int64) {
 		if bound > 0 {
 			*has = min(*has, bound)
@@ -147,13 +149,13 @@ func (n *Node) register(ctx context.Context) error {
 	if end := n.awaitFormat(ctx); end != nil {
 		return end
 	}
-	caps := *n.caps.Load()
+	caps := n.capsNow()
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
 	own := n.ownAddr()
 	reply, err := n.proposer.Propose(ctx, site.Register{
 		Runner: n.enrolment.RunnerID, Session: n.session, Version: n.cfg.Version, Caps: caps, Digest: capsDigest(caps),
-		Addrs: own.Addrs, Gossip: own.GossipAddr, Labels: n.cfg.Settings.Labels,
+		Addrs: own.Addrs, Gossip: own.GossipAddr, Labels: n.settings().Labels,
 		Formats: site.Formats, Place: n.place(),
 	})
 	if err == nil {
@@ -238,8 +240,8 @@ func (n *Node) renewLoop(ctx context.Context) error {
 			n.work.Go(func() { n.refresh(ctx) }) // heartbeats do not wait for it
 			nextProbe = n.clock.Now().Add(capsEvery)
 		}
-		if n.placeUntold() && n.clock.Now() >= nextPlace {
-			n.work.Go(func() { n.tellPlace(ctx) })
+		if (n.placeUntold() || n.capsUntold()) && n.clock.Now() >= nextPlace {
+			n.work.Go(func() { n.tellAgain(ctx) })
 			nextPlace = n.clock.Now().Add(formatWait)
 		}
 		due := last.Add(wait)
@@ -310,11 +312,18 @@ func (n *Node) setOnline() {
 	}
 }
 
-// tellPlace registers again: the log's format has room now for where this process runs.
-func (n *Node) tellPlace(ctx context.Context) {
+// tellAgain registers again: the log's format has room now for what it had none for, or what
+// this machine is has changed while it was being told.
+func (n *Node) tellAgain(ctx context.Context) {
 	if err := n.register(ctx); err != nil && ctx.Err() == nil {
-		n.log.Warn("the site does not know yet where this process runs", "err", err)
+		n.log.Warn("the site does not know yet all that this node says of itself", "err", err)
 	}
+}
+
+// capsUntold reports that the log has other facts of this session than are true now.
+func (n *Node) capsUntold() bool {
+	m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID)
+	return ok && m.Session.ID == n.session && m.Digest != capsDigest(n.capsNow())
 }
 
 // refresh registers again when the machine has changed. One at a time is enough.
@@ -323,12 +332,18 @@ func (n *Node) refresh(ctx context.Context) {
 		return
 	}
 	defer n.refreshing.Unlock()
-	before := capsDigest(*n.caps.Load())
+	n.lookAgain(ctx)
+}
+
+// lookAgain is refresh under its lock.
+func (n *Node) lookAgain(ctx context.Context) {
 	if err := n.probe(ctx); err != nil {
-		n.log.Warn("the machine could not be probed", "err", err)
+		if ctx.Err() == nil {
+			n.log.Warn("the machine could not be probed", "err", err)
+		}
 		return
 	}
-	if capsDigest(*n.caps.Load()) == before {
+	if !n.capsUntold() { // also before the first registration, which tells all
 		return
 	}
 	n.log.Info("capabilities changed")

@@ -63,7 +63,7 @@ func verifyMessage(repaired, c disk.Checked) *forgeyardv1.VerifyResponse {
 
 // openScrub opens what reads the store again from time to time.
 func (n *Node) openScrub() (err error) {
-	set := n.cfg.Settings.CAS
+	set := n.settings().CAS
 	n.scrub, err = scrub.Open(scrub.Config{
 		Store: n.store, File: n.dir.join(fileScrub), Name: string(n.enrolment.RunnerID), Every: set.ScrubEvery, Rate: int64(set.ScrubRate),
 		Load: n.scrubLoad, Clock: n.clock, Log: n.log,

@@ -39,6 +39,8 @@ const (
 	// FormatPlaces is the first in which a session says where it runs, and only one of the
 	// same place is the certain end of the session before.
 	FormatPlaces Format = 2
+	// FormatGPUs is the first in which a runner says which graphics processors it has.
+	FormatGPUs Format = 2
 )
 
 // FormatRange is what one program reads; zero is a program that knew only the first.
@@ -70,7 +72,7 @@ func FormatOf(b Body) Format {
 
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
-// an execution, where a process runs, who may vote, when a drain ends, how long a lost log was,
+// an execution, where a process runs, who may vote, when a drain ends, how long a lost log was, which graphics processors a machine has,
 // that work took more than it asked for.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
@@ -81,7 +83,7 @@ func says(b Body) bool {
 	case UplinkObserve:
 		return b.Daemon != 0
 	case Register:
-		return !b.Place.IsZero()
+		return !b.Place.IsZero() || b.Caps.SaysLater()
 	case MemberSet:
 		return b.Spare != nil || b.Deadline != 0
 	case Submit:

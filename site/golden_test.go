@@ -72,20 +72,20 @@ func TestLaterCommands(t *testing.T) {
 var later = []string{
 	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "MemberSet.Deadline", "Lease.DriftPPM", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Release.Clean", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
-	"Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "image.Secrets",
+	"Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "image.Secrets", "Capabilities.GPUs",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
-// TestClean, TestOverran, TestLogOfTheLost, TestDeviceDrift and TestStoppedLog hold them.
-var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq"}
+// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift and TestStoppedLog hold them.
+var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
 func TestPlaces(t *testing.T) {
 	var r Register
-	golden.Fill(t, &r)
+	golden.Fill(t, &r, "Capabilities.GPUs")
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Session.Past")
+	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs")
 	cmd := Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: r}.Encode()
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
@@ -106,7 +106,7 @@ func TestPlaces(t *testing.T) {
 // TestPastSessions holds the sessions of a member that were superseded.
 func TestPastSessions(t *testing.T) {
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members)
+	golden.Fill(t, &im.Members, "Capabilities.GPUs")
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
 		t.Fatal(err)
@@ -182,6 +182,20 @@ func TestOverran(t *testing.T) {
 	}
 }
 
+// TestGPUsInTheLog holds what a runner says of its graphics processors, which a program of
+// log format 1 would stumble over.
+func TestGPUsInTheLog(t *testing.T) {
+	reg := Register{Caps: job.Capabilities{OS: "linux", GPUs: []job.GPU{{Bus: "0000:01:00.0", Vendor: "nvidia", Model: "L4", Driver: "nvidia", Memory: 1 << 34}}}}
+	row := golden.Rows(t, "testdata/gpus.hex", []golden.Row{{Name: "Register", Bytes: cborx.Marshal(reg)}})[0]
+	b, err := decodeBody(kindRegister, row.Bytes)
+	if err != nil || !reflect.DeepEqual(b, reg) || FormatOf(b) != FormatGPUs {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+	if reg.Caps = reg.Caps.Early(); FormatOf(reg) != 1 || reg.Caps.SaysLater() {
+		t.Errorf("%+v cannot stand in a log of format 1", reg)
+	}
+}
+
 // TestAttestOff holds a person's word that a machine is off.
 func TestAttestOff(t *testing.T) {
 	var b AttestOff
@@ -231,7 +245,7 @@ func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
 	golden.Fill(t, &given)
-	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)

@@ -133,8 +133,50 @@ func FromEnviron(environ []string) map[string]string {
 }
 
 // reloadable are the keys that a running node takes over on SIGHUP (07§220); all
-// others name sockets, identities or running parts.
-var reloadable = []string{"log.", "limits.", "cas.", "spool.", "policy.", "labels", "reconnect.", "shutdown.", "retention."}
+// others name sockets, identities or running parts. TakeOver copies just these.
+var reloadable = []string{
+	"labels", "toolchains", "limits.max_jobs", "limits.cpu", "limits.memory", "limits.disk", "limits.reserve.", "cas.limit", "cas.reserve", "cas.scrub_",
+	"spool.", "policy.", "reconnect.", "shutdown.", "retention.", "log.level",
+}
+
+// TakeOver is what a running node goes on with: its old configuration with what is
+// reloadable of the new one. It may be refused as a whole although both were valid:
+// more jobs than there are users, say.
+func TakeOver(old, now Node) (Node, error) {
+	out := old
+	out.Labels, out.Toolchains = maps.Clone(now.Labels), slices.Clone(now.Toolchains)
+	out.Limits, out.Limits.Layers = now.Limits, old.Limits.Layers
+	out.CAS.Limit, out.CAS.Reserve = now.CAS.Limit, now.CAS.Reserve
+	out.CAS.ScrubEvery, out.CAS.ScrubRate = now.CAS.ScrubEvery, now.CAS.ScrubRate
+	out.Spool, out.Policy, out.Reconnect, out.Shutdown = now.Spool, now.Policy, now.Reconnect, now.Shutdown
+	out.Policy.Ingest, out.Policy.SiteNetworks = slices.Clone(now.Policy.Ingest), slices.Clone(now.Policy.SiteNetworks)
+	out.Retention = now.Retention
+	out.Log.Level = now.Log.Level
+	return out, out.Validate()
+}
+
+// InForce are the settings of what TakeOver gave: of each value that the new layers say the new
+// source, of the others the old one.
+func InForce(n Node, old, now []Setting) []Setting {
+	by := map[string]Setting{}
+	for _, s := range old {
+		by[s.Key] = s
+	}
+	news := map[string]Setting{}
+	for _, s := range now {
+		news[s.Key] = s
+	}
+	var out []Setting
+	for _, l := range strictyaml.Leaves(n) {
+		s, ok := news[l.Key]
+		if !ok || s.Value != l.Value {
+			s = by[l.Key]
+		}
+		s.Key, s.Value = l.Key, l.Value
+		out = append(out, s)
+	}
+	return out
+}
 
 // Reload compares a running configuration with a new one: the keys that changed
 // and can be taken over, and those that need a restart (RA-359 to RA-362).
@@ -153,7 +195,12 @@ func Reload(old, now Node) (live, restart []string) {
 	for k := range before {
 		changed[k] = true
 	}
-	for _, k := range slices.Sorted(maps.Keys(changed)) {
+	keys := slices.Sorted(maps.Keys(changed))
+	for _, k := range keys {
+		within := func(o string) bool { return strings.HasPrefix(o, k+".") || strings.HasPrefix(o, k+"[") }
+		if slices.ContainsFunc(keys, within) {
+			continue // a map or list that was empty is a key of its own: what came into it says more
+		}
 		if slices.ContainsFunc(reloadable, func(p string) bool { return strings.HasPrefix(k, p) }) {
 			live = append(live, k)
 		} else {

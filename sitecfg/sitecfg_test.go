@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,47 @@ func TestReload(t *testing.T) {
 	live, restart := Reload(old, now)
 	if strings.Join(live, " ") != "labels.bench limits.max_jobs log.level" || strings.Join(restart, " ") != "listen" {
 		t.Fatal(live, restart)
+	}
+	next, err := TakeOver(old, now)
+	if err != nil || next.Listen != old.Listen || next.Limits.MaxJobs != 3 || next.Log.Level != "info" || next.Log.Format != old.Log.Format {
+		t.Fatalf("%v %+v", err, next)
+	}
+	before, after := []Setting{{Key: "listen", Value: old.Listen, Source: FromFile}}, []Setting{{Key: "listen", Value: now.Listen, Source: FromFlag}, {Key: "limits.max_jobs", Value: "3", Source: FromEnv}}
+	for _, s := range InForce(next, before, after) {
+		if s.Key == "listen" && (s.Value != old.Listen || s.Source != FromFile) || s.Key == "limits.max_jobs" && s.Source != FromEnv {
+			t.Errorf("%+v", s)
+		}
+	}
+	now.Limits.MaxJobs, old.Users = 1000, UsersConfig{First: 5000, Count: 10}
+	if _, err := TakeOver(old, now); forgeyard.KindOf(err) != forgeyard.Invalid {
+		t.Errorf("more jobs than the running node has users: %v", err)
+	}
+}
+
+// What TakeOver takes is what Reload calls live, key by key: nothing needs a restart
+// afterwards that is not named, and nothing is named that was not taken.
+func TestTakeOverTakesWhatIsLive(t *testing.T) {
+	full, err := ParseNode("n", []byte(fullNode))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, now := DefaultNode(), full
+	now.Users = UsersConfig{} // so that both fit together
+	next, err := TakeOver(old, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, more := Reload(old, next)
+	if len(more) > 0 {
+		t.Errorf("taken although it needs a restart: %v", more)
+	}
+	left, restart := Reload(next, now)
+	if len(left) > 0 {
+		t.Errorf("live and not taken: %v", left)
+	}
+	live, waiting := Reload(old, now)
+	if !slices.Equal(live, taken) || !slices.Equal(waiting, restart) || len(live) < 10 || len(waiting) < 10 {
+		t.Errorf("%v is live and %v taken; %v waits and %v is left", live, taken, waiting, restart)
 	}
 }
 

@@ -40,6 +40,15 @@ func (sp *space) init(s *Store) {
 	sp.ballast = max(minBallast, min(maxBallast, d.total/256))
 }
 
+// SetBounds changes Config's Limit and Reserve for what is written from now on. Nothing goes
+// by it: a store above its new limit takes nothing more until room was made.
+func (s *Store) SetBounds(limit, reserve int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cfg.Limit, s.cfg.Reserve = limit, reserve
+	s.space.init(s)
+}
+
 func (s *Store) inlineMost() int64 {
 	if s.cfg.Inline == 0 {
 		return defaultInline

@@ -25,6 +25,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -108,6 +109,9 @@ type Scrubber struct {
 
 	asked forgeyard.Digest // of the lost ones the last that was asked for; Run's alone
 
+	every atomic.Int64 // of Config, in nanoseconds, as SetPace changed it
+	full  atomic.Int64 // its rate
+
 	mu     sync.Mutex // guards what follows
 	st     state
 	lost   []forgeyard.Digest // of those that were asked for last
@@ -133,6 +137,8 @@ func Open(cfg Config) (*Scrubber, error) {
 		return nil, forgeyard.Errorf("scrub", forgeyard.Invalid, "every %v at %d bytes a second cannot be", cfg.Every, cfg.Rate)
 	}
 	s := &Scrubber{cfg: cfg, bell: make(chan struct{}, 1)}
+	s.every.Store(int64(cfg.Every))
+	s.full.Store(cfg.Rate)
 	b, err := os.ReadFile(cfg.File)
 	if err == nil {
 		err = json.Unmarshal(b, &s.st)
@@ -220,17 +226,33 @@ func (s *Scrubber) Run(ctx context.Context) {
 	}
 }
 
+// SetPace changes how often and how fast it reads, from now on; zero for the first is never.
+// What Open would refuse changes nothing.
+func (s *Scrubber) SetPace(every time.Duration, rate int64) {
+	if every < 0 || every > 0 && rate <= 0 {
+		return
+	}
+	s.every.Store(int64(every))
+	s.full.Store(rate)
+	select {
+	case s.bell <- struct{}{}:
+	default: // it looks again anyway
+	}
+}
+
+func (s *Scrubber) interval() time.Duration { return time.Duration(s.every.Load()) }
+
 func (s *Scrubber) due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cfg.Every > 0 && (!s.st.Began.IsZero() || !s.cfg.Clock.Wall().Before(next(s.st, s.cfg.Every, s.cfg.Name)))
+	return s.interval() > 0 && (!s.st.Began.IsZero() || !s.cfg.Clock.Wall().Before(next(s.st, s.interval(), s.cfg.Name)))
 }
 
 // wait is how long nothing is to do.
 func (s *Scrubber) wait() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := next(s.st, s.cfg.Every, s.cfg.Name); !n.IsZero() {
+	if n := next(s.st, s.interval(), s.cfg.Name); !n.IsZero() {
 		return max(min(n.Sub(s.cfg.Clock.Wall()), Retry), time.Second)
 	}
 	return Retry
@@ -246,7 +268,7 @@ func (s *Scrubber) pass(ctx context.Context) error {
 	s.mu.Unlock()
 	saved := s.cfg.Clock.Now()
 	for {
-		if rate(s.cfg.Rate, s.cfg.Load()) == 0 {
+		if rate(s.full.Load(), s.cfg.Load()) == 0 {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -301,9 +323,9 @@ func (s *Scrubber) endPass() {
 
 // pace holds reading back to the rate of the moment.
 func (s *Scrubber) pace(ctx context.Context, n int64) error {
-	r := rate(s.cfg.Rate, s.cfg.Load())
+	r := rate(s.full.Load(), s.cfg.Load())
 	if r == 0 {
-		r = max(s.cfg.Rate/64, 1) // in the middle of an object: what is begun is ended
+		r = max(s.full.Load()/64, 1) // in the middle of an object: what is begun is ended
 	}
 	select {
 	case <-ctx.Done():
@@ -397,8 +419,8 @@ func (s *Scrubber) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.totals
-	t.Last, t.Next, t.Reading = s.st.Ended, next(s.st, s.cfg.Every, s.cfg.Name), !s.st.Began.IsZero()
-	t.Overdue = overdue(s.st, s.cfg.Every, s.cfg.Clock.Wall())
+	t.Last, t.Next, t.Reading = s.st.Ended, next(s.st, s.interval(), s.cfg.Name), !s.st.Began.IsZero()
+	t.Overdue = overdue(s.st, s.interval(), s.cfg.Clock.Wall())
 	t.Objects, t.Bytes = s.st.Objects, s.st.Bytes
 	t.Lost = append([]forgeyard.Digest(nil), s.lost...)
 	return t

@@ -258,6 +258,31 @@ func TestOnlyWhenAsked(t *testing.T) {
 	})
 }
 
+// SetPace is in force at once: what was never read is read a week from its beginning, at the
+// new rate, and what Open would refuse changes nothing.
+func TestPaceChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 100, 1<<20, func(c *Config) { c.Every = 0 })
+		defer func() { r.end() }()
+		r.s.SetPace(week, 10<<20) // 10 s
+		r.s.SetPace(time.Hour, 0)
+		synctest.Wait()
+		st := r.s.Status()
+		if until := time.Until(st.Next); until > week || until < week*3/4 {
+			t.Fatalf("%+v", st)
+		}
+		after(time.Until(st.Next) + 20*time.Second)
+		if st := r.s.Status(); len(r.read) != 100 || st.Reading {
+			t.Fatalf("%+v, %d read", st, len(r.read))
+		}
+		r.s.SetPace(0, 0)
+		after(10 * week)
+		if st := r.s.Status(); r.read[r.names[0]] != 1 || !st.Next.IsZero() {
+			t.Fatalf("%+v", st)
+		}
+	})
+}
+
 // What somebody else read through in the middle of a pass ends it: what is left of it is not
 // read, does not count as the whole, and is not where the next one begins.
 func TestPassedInTheMiddle(t *testing.T) {

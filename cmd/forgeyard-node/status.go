@@ -207,6 +207,13 @@ func capabilities(p *cli.Page, c *forgeyardv1.Capabilities) {
 		}
 		p.Fact("toolchain", "%s %s (%s, %s)", t.Name, t.Version, t.Source, how)
 	}
+	for _, g := range c.Gpus {
+		memory := "memory not known"
+		if g.Memory > 0 {
+			memory = cli.Size(g.Memory)
+		}
+		p.Fact("gpu", "%s %s at %s (%s, driver %s)", orDash(g.Vendor), g.Model, g.Bus, memory, orDash(g.Driver))
+	}
 	for _, d := range c.Devices {
 		p.Fact("device", "%s %s %s %s", d.Id, d.Kind, d.Serial, cli.Labels(d.Labels))
 	}

@@ -37,7 +37,7 @@ func (a *app) upCommand() *cobra.Command {
 		Use:   "up",
 		Short: "Run the daemon in the foreground",
 		Long: "Run the daemon in the foreground. One line on stdout says when it answers; what it does goes to stderr. SIGTERM and Ctrl-C end it in order, " +
-			"a second Ctrl-C at once. Under systemd use Type=notify.\n\n" +
+			"a second Ctrl-C at once; SIGHUP reads node.yaml again. Under systemd use Type=notify.\n\n" +
 			"With --init or --join it enrols first if it is not enrolled yet: both are safe to repeat.",
 		Example: `  forgeyard-node up
   forgeyard-node up --init --site lab
@@ -64,6 +64,7 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 	case o.init && o.site == "":
 		return a.Usage("up", "--init needs --site NAME")
 	}
+	again := *a // as it is before the first reading finds the data dir
 	s, from, err := a.settings(n)
 	if err != nil {
 		return err
@@ -79,8 +80,12 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 		a.stop() // the next signal ends the process at once
 		notifySystemd(a.Getenv, "STOPPING=1")
 	})
-	log := a.logger(s.Log)
-	defer noteHangup(log)()
+	level := &slog.LevelVar{}
+	level.Set(node.LevelOf(s.Log))
+	log := a.logger(s.Log, level)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	heap.Leave(heap.Room)
 	watch, err := watcher.Find()
 	if err != nil {
@@ -91,6 +96,7 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 	var unsaid error
 	err = node.Run(ctx, node.Config{
 		Version: version, DataDir: a.dir(), Settings: s, Sources: from, Log: log, Helper: findHelper(), Keeper: ownProgram(), Own: ownProgram(), Committed: watch.Committed,
+		Load: func() (sitecfg.Node, []sitecfg.Setting, error) { a := again; return a.settings(n) }, Reload: hangups, Level: level,
 		Ready: func(n *node.Node) {
 			if unsaid = a.ready(n.Status(ctx)); unsaid != nil {
 				cancel() // nobody can know that it runs
@@ -102,22 +108,6 @@ func (a *app) up(ctx context.Context, n *nodeFlags, o upFlags) error {
 		return forgeyard.E("up", forgeyard.Other, unsaid)
 	}
 	return err
-}
-
-// noteHangup answers SIGHUP, which would end the process out of order. The returned
-// function ends that.
-func noteHangup(log *slog.Logger) func() {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGHUP)
-	go func() {
-		for range c {
-			log.Info("SIGHUP: settings are read at start; restart the node to change them")
-		}
-	}()
-	return func() {
-		signal.Stop(c)
-		close(c)
-	}
 }
 
 // ready tells that the daemon answers, and where.
@@ -140,11 +130,7 @@ func orDash(s string) string {
 	return s
 }
 
-func (a *app) logger(c sitecfg.LogConfig) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
-		level = slog.LevelInfo // the configuration was checked: only an empty word comes here
-	}
+func (a *app) logger(c sitecfg.LogConfig, level slog.Leveler) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {
 		return slog.New(slog.NewJSONHandler(a.Err, o))

@@ -102,6 +102,9 @@ func NewLink(p Pace, draw func() float64) *Link {
 	return &Link{draw: draw, pace: p, failed: map[string]failure{}, round: map[string]bool{}}
 }
 
+// SetPace bounds the waits from now on.
+func (l *Link) SetPace(p Pace) { l.pace = p }
+
 // Route names whom to ask now; empty: nobody is known.
 func (l *Link) Route(now forgeyard.Instant, v View) string {
 	if v.Term > l.term {

@@ -83,23 +83,47 @@ func TestToolchains(t *testing.T) {
 	}
 }
 
-func TestMemoryBounds(t *testing.T) {
-	dir := t.TempDir()
-	own := filepath.Join(dir, "own")
-	if err := os.WriteFile(own, []byte("4:memory:/a\n3:cpu:/b\n0::/svc\n"), 0o644); err != nil {
+// The bounds of the control group that the node runs in bind what it offers, in both layouts,
+// and so do those of the groups above it: a container of one and a half cores and 1 GiB is no
+// larger for the machine around it (RA-100).
+func TestBoundsOfTheOwnGroup(t *testing.T) {
+	for name, c := range map[string]struct {
+		own         string
+		files       map[string]string
+		memory, cpu int64
+	}{
+		"none":       {own: "0::/svc\n"},
+		"no bound":   {own: "0::/svc\n", files: map[string]string{"svc/memory.max": "max\n", "svc/cpu.max": "max 100000\n"}},
+		"version 2":  {"0::/svc\n", map[string]string{"svc/memory.max": "1073741824\n", "svc/cpu.max": "150000 100000\n"}, 1 << 30, 1500},
+		"above":      {"0::/a.slice/b.service\n", map[string]string{"a.slice/cpu.max": "50000 100000\n", "a.slice/b.service/cpu.max": "150000 100000\n", "a.slice/memory.max": "4096\n"}, 4096, 500},
+		"container":  {"0::/\n", map[string]string{"memory.max": "8192\n", "cpu.max": "10000 20000\n"}, 8192, 500},
+		"version 1":  {"4:memory:/a\n3:cpu,cpuacct:/b\n", map[string]string{"memory/a/memory.limit_in_bytes": "9223372036854771712\n", "memory/memory.limit_in_bytes": "65536\n", "cpu/b/cpu.cfs_quota_us": "25000\n", "cpu/b/cpu.cfs_period_us": "100000\n"}, 65536, 250},
+		"unbound v1": {"3:cpu,cpuacct:/b\n", map[string]string{"cpu/b/cpu.cfs_quota_us": "-1\n", "cpu/b/cpu.cfs_period_us": "100000\n"}, 0, 0},
+		"damaged":    {"x\n0::/svc\n", map[string]string{"svc/memory.max": "", "svc/cpu.max": "lots\n"}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			write(t, filepath.Join(root, "own"), c.own)
+			for f, text := range c.files {
+				write(t, filepath.Join(root, f), text)
+			}
+			g := groupOf(root, filepath.Join(root, "own"))
+			if m, n := g.memory(), g.milliCPU(); m != c.memory || n != c.cpu {
+				t.Errorf("%d bytes and %d thousandths of a core, not %d and %d", m, n, c.memory, c.cpu)
+			}
+		})
+	}
+	if g := groupOf("/", "/nonexistent"); g.memory() != 0 || g.milliCPU() != 0 {
+		t.Error("a bound where nothing is said")
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	got := boundFiles("/cg", own)
-	want := []string{"/cg/memory/a/memory.limit_in_bytes", "/cg/memory/memory.limit_in_bytes", "/cg/svc/memory.max"}
-	if len(got) != 3 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
-		t.Errorf("%q", got)
-	}
-	for text, want := range map[string]int64{"max\n": 0, "1073741824\n": 1 << 30, "": 0} {
-		if err := os.WriteFile(own, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if n := bound(own); n != want {
-			t.Errorf("%q is %d", text, n)
-		}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -32,6 +32,9 @@ func Caps(c job.Capabilities, digest forgeyard.Digest) *forgeyardv1.Capabilities
 	for _, s := range c.Sandboxes {
 		v.Sandboxes = append(v.Sandboxes, &forgeyardv1.Capabilities_Sandbox{Kind: string(s.Kind), Version: s.Version, Limits: s.Limits})
 	}
+	for _, g := range c.GPUs {
+		v.Gpus = append(v.Gpus, &forgeyardv1.Capabilities_GPU{Bus: g.Bus, Vendor: g.Vendor, Model: g.Model, Driver: g.Driver, Memory: g.Memory})
+	}
 	for _, t := range c.Toolchains {
 		v.Toolchains = append(v.Toolchains, &forgeyardv1.Capabilities_Toolchain{Name: t.Name, Version: t.Version, Source: t.Source, Verified: t.Verified})
 	}

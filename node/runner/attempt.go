@@ -265,7 +265,7 @@ func (a *Attempt) openLog(ctx context.Context) error {
 	epoch := a.task.Authority.Fence.Epoch
 	s, err := spool.Open(spool.Config{
 		Dir:   filepath.Join(a.run.cfg.Spool, string(a.task.Authority.Attempt), strconv.FormatUint(epoch, 10)),
-		Epoch: epoch, First: a.task.FirstLogSeq, Limit: a.run.cfg.SpoolLimit,
+		Epoch: epoch, First: a.task.FirstLogSeq, Limit: a.run.spoolLimit.Load(),
 		Owner: PinOwner(a.task.Authority.Attempt), Clock: a.run.cfg.Clock, Most: a.mostLog(),
 	})
 	if err != nil {
@@ -377,7 +377,7 @@ func (a *Attempt) event(step int, e map[string]any) {
 // mostLog is what this epoch may add to its job's log: what earlier ones left of the bound,
 // and at least a little, for a later epoch says why the earlier ones ended.
 func (a *Attempt) mostLog() int64 {
-	most := a.run.cfg.JobLog
+	most := a.run.jobLog.Load()
 	if most <= 0 {
 		return 0
 	}

@@ -30,6 +30,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -97,6 +98,8 @@ type Keeper interface {
 type Runner struct {
 	cfg Config
 
+	reserveDisk, spoolLimit, jobLog atomic.Int64 // of Config, as SetBounds changed them
+
 	mu     sync.Mutex // guards all three below
 	active map[string]*Attempt
 	undone map[string]*undone // clean-ups that failed, by epoch
@@ -125,7 +128,17 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.Ender == nil {
 		cfg.Ender = ender.New(cfg.Clock, cfg.Log)
 	}
-	return &Runner{cfg: cfg, active: map[string]*Attempt{}, undone: map[string]*undone{}, seen: map[string]forgeyard.Instant{}}, nil
+	r := &Runner{cfg: cfg, active: map[string]*Attempt{}, undone: map[string]*undone{}, seen: map[string]forgeyard.Instant{}}
+	r.SetBounds(cfg.ReserveDisk, cfg.SpoolLimit, cfg.JobLog)
+	return r, nil
+}
+
+// SetBounds changes Config's ReserveDisk, for what is looked at from now on, and SpoolLimit and
+// JobLog, for attempts that open their log from now on.
+func (r *Runner) SetBounds(reserveDisk, spoolLimit, jobLog int64) {
+	r.reserveDisk.Store(reserveDisk)
+	r.spoolLimit.Store(spoolLimit)
+	r.jobLog.Store(jobLog)
 }
 
 // Check says why this runner cannot take a spec, before any work (07§33): Invalid for what
@@ -181,7 +194,7 @@ func (r *Runner) spare() (bytes, inodes int64) {
 	if err != nil {
 		return 0, 0
 	}
-	return free - r.cfg.ReserveDisk - r.promised(""), inodesSpare(r.cfg.Workspaces)
+	return free - r.reserveDisk.Load() - r.promised(""), inodesSpare(r.cfg.Workspaces)
 }
 
 // room holds a spec's disk against what is free, soon included, and what others were
@@ -191,10 +204,10 @@ func (r *Runner) room(s job.Spec, but string, least, soon int64) error {
 	if err != nil {
 		return forgeyard.E("reserve disk", forgeyard.Unavailable, err)
 	}
-	promised := max(r.promised(but), least)
-	if left := free + soon - r.cfg.ReserveDisk - promised; s.Resources.Disk > left {
+	promised, reserve := max(r.promised(but), least), r.reserveDisk.Load()
+	if left := free + soon - reserve - promised; s.Resources.Disk > left {
 		return forgeyard.Errorf("reserve disk", forgeyard.NoSpace, "the spec asks for %d bytes; %s has %d free, of which %d are reserved and %d promised to others",
-			s.Resources.Disk, r.cfg.Workspaces, free, r.cfg.ReserveDisk, promised).WithHint("free space there, or ask for less disk")
+			s.Resources.Disk, r.cfg.Workspaces, free, reserve, promised).WithHint("free space there, or ask for less disk")
 	}
 	return nil
 }

@@ -345,6 +345,7 @@ type Capabilities struct {
 	Networks      []string                   `protobuf:"bytes,10,rep,name=networks,proto3" json:"networks,omitempty"`
 	Devices       []*Capabilities_DeviceFact `protobuf:"bytes,11,rep,name=devices,proto3" json:"devices,omitempty"`
 	Digest        string                     `protobuf:"bytes,12,opt,name=digest,proto3" json:"digest,omitempty"`
+	Gpus          []*Capabilities_GPU        `protobuf:"bytes,13,rep,name=gpus,proto3" json:"gpus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -461,6 +462,13 @@ func (x *Capabilities) GetDigest() string {
 		return x.Digest
 	}
 	return ""
+}
+
+func (x *Capabilities) GetGpus() []*Capabilities_GPU {
+	if x != nil {
+		return x.Gpus
+	}
+	return nil
 }
 
 type Authority struct {
@@ -2319,6 +2327,83 @@ func (x *Heartbeat_Resources) GetDiskFree() int64 {
 	return 0
 }
 
+// GPU is a graphics processor that can compute.
+type Capabilities_GPU struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bus           string                 `protobuf:"bytes,1,opt,name=bus,proto3" json:"bus,omitempty"`
+	Vendor        string                 `protobuf:"bytes,2,opt,name=vendor,proto3" json:"vendor,omitempty"`
+	Model         string                 `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
+	Driver        string                 `protobuf:"bytes,4,opt,name=driver,proto3" json:"driver,omitempty"`
+	Memory        int64                  `protobuf:"varint,5,opt,name=memory,proto3" json:"memory,omitempty"` // bytes of its own; 0: not known, or none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capabilities_GPU) Reset() {
+	*x = Capabilities_GPU{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capabilities_GPU) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capabilities_GPU) ProtoMessage() {}
+
+func (x *Capabilities_GPU) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capabilities_GPU.ProtoReflect.Descriptor instead.
+func (*Capabilities_GPU) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 1}
+}
+
+func (x *Capabilities_GPU) GetBus() string {
+	if x != nil {
+		return x.Bus
+	}
+	return ""
+}
+
+func (x *Capabilities_GPU) GetVendor() string {
+	if x != nil {
+		return x.Vendor
+	}
+	return ""
+}
+
+func (x *Capabilities_GPU) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Capabilities_GPU) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Capabilities_GPU) GetMemory() int64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
 type Capabilities_Sandbox struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -2330,7 +2415,7 @@ type Capabilities_Sandbox struct {
 
 func (x *Capabilities_Sandbox) Reset() {
 	*x = Capabilities_Sandbox{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2427,7 @@ func (x *Capabilities_Sandbox) String() string {
 func (*Capabilities_Sandbox) ProtoMessage() {}
 
 func (x *Capabilities_Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2440,7 @@ func (x *Capabilities_Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_Sandbox.ProtoReflect.Descriptor instead.
 func (*Capabilities_Sandbox) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 2}
 }
 
 func (x *Capabilities_Sandbox) GetKind() string {
@@ -2391,7 +2476,7 @@ type Capabilities_Toolchain struct {
 
 func (x *Capabilities_Toolchain) Reset() {
 	*x = Capabilities_Toolchain{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2488,7 @@ func (x *Capabilities_Toolchain) String() string {
 func (*Capabilities_Toolchain) ProtoMessage() {}
 
 func (x *Capabilities_Toolchain) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2501,7 @@ func (x *Capabilities_Toolchain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_Toolchain.ProtoReflect.Descriptor instead.
 func (*Capabilities_Toolchain) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 3}
 }
 
 func (x *Capabilities_Toolchain) GetName() string {
@@ -2459,7 +2544,7 @@ type Capabilities_DeviceFact struct {
 
 func (x *Capabilities_DeviceFact) Reset() {
 	*x = Capabilities_DeviceFact{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2556,7 @@ func (x *Capabilities_DeviceFact) String() string {
 func (*Capabilities_DeviceFact) ProtoMessage() {}
 
 func (x *Capabilities_DeviceFact) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2569,7 @@ func (x *Capabilities_DeviceFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_DeviceFact.ProtoReflect.Descriptor instead.
 func (*Capabilities_DeviceFact) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 4}
 }
 
 func (x *Capabilities_DeviceFact) GetId() string {
@@ -2528,7 +2613,7 @@ type Job_Event struct {
 
 func (x *Job_Event) Reset() {
 	*x = Job_Event{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2625,7 @@ func (x *Job_Event) String() string {
 func (*Job_Event) ProtoMessage() {}
 
 func (x *Job_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2680,7 @@ type Job_Holder struct {
 
 func (x *Job_Holder) Reset() {
 	*x = Job_Holder{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2607,7 +2692,7 @@ func (x *Job_Holder) String() string {
 func (*Job_Holder) ProtoMessage() {}
 
 func (x *Job_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +2747,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2674,7 +2759,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +2860,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +2872,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2863,7 +2948,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +2960,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3010,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2937,7 +3022,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3046,7 +3131,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\tmilli_cpu\x18\x02 \x01(\x03R\bmilliCpu\x12\x16\n" +
 	"\x06memory\x18\x03 \x01(\x03R\x06memory\x12\x12\n" +
 	"\x04disk\x18\x04 \x01(\x03R\x04disk\x12\x1b\n" +
-	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\"\x9f\a\n" +
+	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\"\xca\b\n" +
 	"\fCapabilities\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x1b\n" +
@@ -3062,10 +3147,17 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\bnetworks\x18\n" +
 	" \x03(\tR\bnetworks\x12?\n" +
 	"\adevices\x18\v \x03(\v2%.forgeyard.v1.Capabilities.DeviceFactR\adevices\x12\x16\n" +
-	"\x06digest\x18\f \x01(\tR\x06digest\x1a9\n" +
+	"\x06digest\x18\f \x01(\tR\x06digest\x122\n" +
+	"\x04gpus\x18\r \x03(\v2\x1e.forgeyard.v1.Capabilities.GPUR\x04gpus\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aO\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1au\n" +
+	"\x03GPU\x12\x10\n" +
+	"\x03bus\x18\x01 \x01(\tR\x03bus\x12\x16\n" +
+	"\x06vendor\x18\x02 \x01(\tR\x06vendor\x12\x14\n" +
+	"\x05model\x18\x03 \x01(\tR\x05model\x12\x16\n" +
+	"\x06driver\x18\x04 \x01(\tR\x06driver\x12\x16\n" +
+	"\x06memory\x18\x05 \x01(\x03R\x06memory\x1aO\n" +
 	"\aSandbox\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -3327,7 +3419,7 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Heartbeat)(nil),               // 1: forgeyard.v1.Heartbeat
@@ -3350,84 +3442,86 @@ var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Heartbeat_Attempt)(nil),       // 18: forgeyard.v1.Heartbeat.Attempt
 	(*Heartbeat_Resources)(nil),     // 19: forgeyard.v1.Heartbeat.Resources
 	nil,                             // 20: forgeyard.v1.Capabilities.LabelsEntry
-	(*Capabilities_Sandbox)(nil),    // 21: forgeyard.v1.Capabilities.Sandbox
-	(*Capabilities_Toolchain)(nil),  // 22: forgeyard.v1.Capabilities.Toolchain
-	(*Capabilities_DeviceFact)(nil), // 23: forgeyard.v1.Capabilities.DeviceFact
-	nil,                             // 24: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	(*Job_Event)(nil),               // 25: forgeyard.v1.Job.Event
-	(*Job_Holder)(nil),              // 26: forgeyard.v1.Job.Holder
-	(*Job_Epoch)(nil),               // 27: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 28: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 29: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 30: forgeyard.v1.Job.HeldDevice
-	nil,                             // 31: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 32: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 33: google.protobuf.Duration
+	(*Capabilities_GPU)(nil),        // 21: forgeyard.v1.Capabilities.GPU
+	(*Capabilities_Sandbox)(nil),    // 22: forgeyard.v1.Capabilities.Sandbox
+	(*Capabilities_Toolchain)(nil),  // 23: forgeyard.v1.Capabilities.Toolchain
+	(*Capabilities_DeviceFact)(nil), // 24: forgeyard.v1.Capabilities.DeviceFact
+	nil,                             // 25: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	(*Job_Event)(nil),               // 26: forgeyard.v1.Job.Event
+	(*Job_Holder)(nil),              // 27: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 28: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 29: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 30: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 31: forgeyard.v1.Job.HeldDevice
+	nil,                             // 32: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 33: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 34: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	32, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	33, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
 	17, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	2,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	32, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	32, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	33, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	33, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
 	1,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
-	33, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	32, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	34, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	33, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
 	18, // 8: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
 	19, // 9: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
-	21, // 10: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
-	22, // 11: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
+	22, // 10: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
+	23, // 11: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
 	20, // 12: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
-	23, // 13: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
-	32, // 14: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	32, // 15: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	33, // 16: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	33, // 17: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	33, // 18: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	32, // 19: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
-	5,  // 20: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	33, // 21: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	33, // 22: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	32, // 23: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	32, // 24: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	32, // 25: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	32, // 26: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	32, // 27: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	27, // 28: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
-	8,  // 29: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
-	9,  // 30: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
-	10, // 31: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	28, // 32: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	29, // 33: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	30, // 34: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	33, // 35: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	32, // 36: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	26, // 37: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
-	25, // 38: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
-	32, // 39: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	33, // 40: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	32, // 41: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	32, // 42: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	32, // 43: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	32, // 44: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	32, // 45: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	13, // 46: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
-	14, // 47: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
-	33, // 48: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
-	32, // 49: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	31, // 50: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	32, // 51: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	24, // 52: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	32, // 53: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
-	33, // 54: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	32, // 55: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	32, // 56: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	32, // 57: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	58, // [58:58] is the sub-list for method output_type
-	58, // [58:58] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	24, // 13: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
+	21, // 14: forgeyard.v1.Capabilities.gpus:type_name -> forgeyard.v1.Capabilities.GPU
+	33, // 15: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	33, // 16: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	34, // 17: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	34, // 18: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	34, // 19: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	33, // 20: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	5,  // 21: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
+	34, // 22: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	34, // 23: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	33, // 24: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	33, // 25: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	33, // 26: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	33, // 27: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	33, // 28: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	28, // 29: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	8,  // 30: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
+	9,  // 31: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
+	10, // 32: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
+	29, // 33: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	30, // 34: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	31, // 35: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	34, // 36: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	33, // 37: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	27, // 38: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	26, // 39: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
+	33, // 40: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	34, // 41: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	33, // 42: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	33, // 43: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	33, // 44: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	33, // 45: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	33, // 46: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	13, // 47: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	14, // 48: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	34, // 49: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	33, // 50: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	32, // 51: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	33, // 52: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	25, // 53: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	33, // 54: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
+	34, // 55: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	33, // 56: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	33, // 57: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	33, // 58: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	59, // [59:59] is the sub-list for method output_type
+	59, // [59:59] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -3441,7 +3535,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

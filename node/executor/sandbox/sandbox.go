@@ -37,11 +37,12 @@ type Config struct {
 	// ReadOnly are more host paths to show, such as a toolchain outside /usr. A wrong
 	// one shows host files to every workload. Default none.
 	ReadOnly []executor.Bind
-	// HostNetwork lets a spec ask for the host's network. Default false.
-	HostNetwork bool
+	// HostNetwork says whether a spec may ask for the host's network; it is asked at each
+	// start. Nil: none may.
+	HostNetwork func() bool
 	// SiteNetworks are what a spec that asks for the site's network reaches (package
-	// sitenet). None: it cannot ask for that.
-	SiteNetworks []netip.Prefix
+	// sitenet), asked for like that. None: it cannot ask for it.
+	SiteNetworks func() []netip.Prefix
 	// Log tells what such a job was refused. Nil: nothing does.
 	Log *slog.Logger
 	// ScratchDir is where Probe makes its workspace. Empty: the system's.

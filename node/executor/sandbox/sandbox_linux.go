@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
@@ -118,11 +119,11 @@ func (e *Executor) canEnforce(r executor.Request) error {
 	switch r.Network {
 	case job.NetworkNone, "":
 	case job.NetworkHost:
-		if !e.cfg.HostNetwork {
+		if e.cfg.HostNetwork == nil || !e.cfg.HostNetwork() {
 			return refuse("network %q is not allowed on this node", r.Network)
 		}
 	case job.NetworkSite:
-		if len(e.cfg.SiteNetworks) == 0 {
+		if len(e.siteNetworks()) == 0 {
 			return refuse("network %q is not allowed on this node", r.Network)
 		}
 	default:
@@ -195,7 +196,15 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 }
 
 // site are the rules of the site's network.
-func (e *Executor) site() sitenet.Rules { return sitenet.Rules{Allow: e.cfg.SiteNetworks} }
+func (e *Executor) site() sitenet.Rules { return sitenet.Rules{Allow: e.siteNetworks()} }
+
+// siteNetworks is what policy allows of it now.
+func (e *Executor) siteNetworks() []netip.Prefix {
+	if e.cfg.SiteNetworks == nil {
+		return nil
+	}
+	return e.cfg.SiteNetworks()
+}
 
 // pipeWait is far more than it takes to fill a pipe that has room.
 const pipeWait = time.Second
@@ -265,7 +274,7 @@ func (e *Executor) Probe(ctx context.Context) (job.SandboxCapability, error) {
 	if exit.Code != 42 {
 		return job.SandboxCapability{}, forgeyard.Errorf("probe", forgeyard.Unavailable, "the sandbox does not hold: %+v: %s", exit, out)
 	}
-	if len(e.cfg.SiteNetworks) > 0 {
+	if len(e.siteNetworks()) > 0 {
 		if err := e.trySite(ctx, r); err != nil {
 			e.cfg.Log.Warn("network site is not offered", "err", err)
 		} else {

@@ -206,7 +206,7 @@ func TestHostNetworkOnlyByPolicy(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	w := newHostWorld(t)
-	b := exectest.New(t, with(t, Config{HostNetwork: true}))
+	b := exectest.New(t, with(t, Config{HostNetwork: func() bool { return true }}))
 	r := b.MustStart("bash -c 'cat < /dev/tcp/"+strings.Replace(w.tcp, ":", "/", 1)+"'", host)
 	b.Finish(r)
 	if r.Out.String() != "REACHED" {

@@ -91,7 +91,7 @@ func onSite(t *testing.T, p *plant, allow ...string) *exectest.Bench {
 	for _, a := range allow {
 		nets = append(nets, netip.MustParsePrefix(a))
 	}
-	e := with(t, Config{SiteNetworks: nets}).(*Executor)
+	e := with(t, Config{SiteNetworks: func() []netip.Prefix { return nets }}).(*Executor)
 	e.dial = p.dial
 	return exectest.New(t, e)
 }
