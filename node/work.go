@@ -98,6 +98,19 @@ func (x *execution) run(ctx context.Context) {
 		x.n.notCleaned(x.authority, err)
 	}
 	x.n.metrics.attempts.cleanup.Observe(x.n.clock.Now().Sub(began).Seconds())
+	x.unpin(ctx, ended)
+}
+
+// unpin lets go of what the attempt needed and made: the job's own pins keep its result and
+// its log from here on. What did not get them, and what goes on in another epoch, is left to
+// the upkeep, which judges by the site's log.
+func (x *execution) unpin(ctx context.Context, e runner.Ended) {
+	if e.Kind != runner.EndCompleted || e.Undelivered != "" {
+		return
+	}
+	if err := x.n.store.Unpin(ctx, runner.PinOwner(x.authority.Attempt)); err != nil {
+		x.n.log.Warn("what an attempt needed stays for a while", "attempt", x.authority.Attempt, "err", err)
+	}
 }
 
 // notCleaned tells that what an epoch left could not be removed; it never changes a result (07§96).
