@@ -145,6 +145,7 @@ var escapes = []escape{
 	{name: "disk bomb RA-132", script: `head -c 100m /dev/zero > big; exec sleep 1000`, change: narrow, ends: job.DiskFull},
 	{name: "disk bomb without a name", script: `exec 3>big; rm big; head -c 100m /dev/zero >&3; exec sleep 1000`, change: narrow, ends: job.DiskFull},
 	{name: "bomb of folders", script: `p=$(printf 'x/%.0s' $(seq 600)); mkdir -p $p; exec sleep 1000`, change: narrow, ends: job.DiskFull},
+	{name: "inode bomb", script: `seq 70000 | xargs touch`, strict: true, change: narrow, ends: job.DiskFull},
 	{name: "log bomb", script: `head -c 30m /dev/zero; echo tried`, change: narrow, any: true},
 	{name: "daemon that leaves its group RA-218", script: `(setsid sh -c 'setsid sleep 1000 </dev/null >/dev/null 2>&1 &' &) ; sleep 0.2; echo tried`},
 	{name: "tree that cannot be removed", script: `p=$(printf 'xxxxxxxxxxxxxxxx/%.0s' $(seq 200)); mkdir -p $p; : > $p/f; chmod 000 $p; chmod 500 xxxxxxxxxxxxxxxx; chmod 000 "$FORGEYARD_BUILD_DIR"; echo tried`},
