@@ -132,6 +132,7 @@ func registerLive(r *prometheus.Registry, n *Node) {
 	}))
 	n.fitnessMetrics(r)
 	n.resourceMetrics(r)
+	n.traceMetrics(r)
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "forgeyard", Name: "agent_leftovers", Help: "Clean-ups of ended work that failed and are tried again."}, func() float64 {
 		if n.runner == nil {
 			return 0

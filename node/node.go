@@ -47,6 +47,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/leading"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/node/trace"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 	"github.com/forgeyard/forgeyard-node/uplink"
@@ -113,6 +114,7 @@ type Node struct {
 	link      *uplink.Link
 	recovered []runner.Recovered
 	metrics   *metrics
+	tracer    *trace.Tracer // nil: off
 
 	caps       atomic.Pointer[job.Capabilities] // all of them: see capsNow
 	probing    sync.Mutex                       // held while the machine is looked at
@@ -241,6 +243,7 @@ func (n *Node) openData(_ context.Context, c *closers) error {
 	}
 	n.credential.Store(n.enrolment.Credential)
 	n.log = n.log.With("runner", n.enrolment.RunnerID, "session", forgeyard.Short(n.session))
+	n.openTracer()
 	n.metrics = newMetrics(n)
 	n.local, n.backlog, n.ender = newLocal(), newBacklog(), ender.New(n.clock, n.log)
 	return n.checkSuperseded()
@@ -273,6 +276,9 @@ func (n *Node) serve(ctx context.Context) error {
 	g.Go(func() error { return n.leaderLoop(run) })
 	g.Go(func() error { return n.upkeepLoop(run) })
 	g.Go(func() error { return n.selfCheckLoop(run) })
+	if n.tracer != nil {
+		g.Go(func() error { n.tracer.Run(run); return nil })
+	}
 	g.Go(func() error { return n.agentLoop(run) })
 	g.Go(func() error { return n.sessionLoop(run) })
 	g.Go(func() error { return n.drainLoop(run) })

@@ -91,14 +91,17 @@ func (x *execution) run(ctx context.Context) {
 	x.n.metrics.attempts.ended(ended.Spans)
 	x.n.metrics.leftOut.Add(float64(ended.LeftOut))
 	answered := x.vacateLate(ctx)
+	told := x.n.clock.Now()
 	x.finish(ctx, result, ended)
 	answered()
 	began := x.n.clock.Now()
 	if err := a.Finish(x.n.keeps(result, ended)); err != nil {
 		x.n.notCleaned(x.authority, err)
 	}
-	x.n.metrics.attempts.cleanup.Observe(x.n.clock.Now().Sub(began).Seconds())
+	over := x.n.clock.Now()
+	x.n.metrics.attempts.cleanup.Observe(over.Sub(began).Seconds())
 	x.unpin(ctx, ended)
+	x.trace(result, ended, runner.Span{Name: "complete", Began: told, Ended: began}, runner.Span{Name: "cleanup", Began: began, Ended: over})
 }
 
 // unpin lets go of what the attempt needed and made: the job's own pins keep its result and

@@ -198,6 +198,7 @@ func (n Node) faults() []fault {
 	c.span("retention.finalize", n.Retention.Finalize, time.Second, maxRetention)
 	c.span("retention.stale_workspace", n.Retention.StaleWorkspace, time.Second, maxRetention)
 	c.span("retention.debug_failed", n.Retention.DebugFailed, 0, maxRetention)
+	c.traces(n.Traces)
 	return c.faults
 }
 
@@ -306,5 +307,20 @@ func (c *check) devices(ds []DeviceConfig) {
 			c.add(at+".path", "%q is given twice; one console is one device", d.Path)
 		}
 		ids[string(d.ID)], paths[d.Path] = true, true
+	}
+}
+
+var collectorURL = regexp.MustCompile(`^https?://[^/@?#\s]+(/[^@?#\s]*)?$`)
+
+// traces checks where spans go. A password in the address would stand in every listing of the
+// settings.
+func (c *check) traces(t TracesConfig) {
+	if t.Endpoint != "" {
+		if !collectorURL.MatchString(t.Endpoint) || len(t.Endpoint) > maxPath {
+			c.add("traces.endpoint", "%q is not http://HOST:PORT or https://HOST:PORT of a collector, without a user", forgeyard.Clip(t.Endpoint, 80))
+		}
+	}
+	if !(t.Sample > 0 && t.Sample <= 1) {
+		c.add("traces.sample", "%v is not in (0, 1]; to trace nothing leave traces.endpoint empty", t.Sample)
 	}
 }

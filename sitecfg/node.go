@@ -84,6 +84,8 @@ type Node struct {
 	Raft RaftConfig `yaml:"raft"`
 	// Log is what the daemon writes about itself.
 	Log LogConfig `yaml:"log"`
+	// Traces says which collector is told how long the parts of executions took.
+	Traces TracesConfig `yaml:"traces"`
 }
 
 // UsersConfig is a range of user numbers that nothing else of the machine has: each attempt
@@ -328,6 +330,15 @@ type LogConfig struct {
 	Format string `yaml:"format" enum:"text|json"`            // default text
 }
 
+// TracesConfig is an OpenTelemetry collector that speaks OTLP over HTTP, in JSON.
+type TracesConfig struct {
+	// Endpoint is its URL, without /v1/traces. Default empty: nothing is traced. Names of jobs'
+	// steps and ids go there, in the clear with http.
+	Endpoint string `yaml:"endpoint"`
+	// Sample is the share of jobs that are told of, in (0, 1]. Default 1.
+	Sample float64 `yaml:"sample"`
+}
+
 // DefaultNode is a node of which nothing was said.
 func DefaultNode() Node {
 	return Node{
@@ -346,6 +357,7 @@ func DefaultNode() Node {
 		Retention: RetentionConfig{Finalize: 30 * time.Minute, StaleWorkspace: time.Hour},
 		Raft:      RaftConfig{LogStore: "wal"},
 		Log:       LogConfig{Level: "info", Format: "text"},
+		Traces:    TracesConfig{Sample: 1},
 	}
 }
 

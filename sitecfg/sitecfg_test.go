@@ -37,6 +37,7 @@ reconnect: {max_backoff: 10s}
 shutdown: {grace: 1m}
 retention: {finalize: 5m, stale_workspace: 2h, debug_failed: 24h}
 log: {level: debug, format: json}
+traces: {endpoint: "http://127.0.0.1:4318", sample: 0.25}
 `
 
 // TestNodeConfig: RA-354, RA-138, RA-140.
@@ -57,6 +58,7 @@ func TestNodeConfig(t *testing.T) {
 		!n.Policy.Allows(job.NetworkSite) || n.Policy.Allows(job.NetworkHost) || len(n.Policy.Networks()) != 2,
 		fmt.Sprint(n.Policy.Site()) != "[10.20.0.0/24 10.20.9.1/32 fd00:20::/48]",
 		n.Spool != SpoolConfig{64 << 20, 32 << 20},
+		n.Traces != TracesConfig{"http://127.0.0.1:4318", .25},
 		n.Retention != RetentionConfig{5 * time.Minute, 2 * time.Hour, 24 * time.Hour},
 		n.Reconnect.MaxBackoff != 10*time.Second:
 		t.Fatalf("%+v", n)
@@ -75,7 +77,7 @@ func TestNodeConfig(t *testing.T) {
 
 func TestNodeErrors(t *testing.T) {
 	for in, want := range map[string]string{
-		"lables: {}":                                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, users, process, limits, cas, cache_api, spool, sandbox, toolchains, devices, secrets, policy, reconnect, shutdown, retention, raft, log (did you mean "labels"?)`,
+		"lables: {}":                                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, users, process, limits, cas, cache_api, spool, sandbox, toolchains, devices, secrets, policy, reconnect, shutdown, retention, raft, log, traces (did you mean "labels"?)`,
 		"listen: 7444":                                      `n.yaml:1:9: listen: 7444 is a number; a string is expected (quote it: "7444")`,
 		"listen: host":                                      `n.yaml:1:9: listen: "host" has no port; HOST:PORT is expected`,
 		"listen: :70000":                                    `n.yaml:1:9: listen: ":70000" has a port that is not a number below 65536; HOST:PORT is expected`,

@@ -98,6 +98,7 @@ var table = []line{
 	{dir: "node/executor/sandbox", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/ender", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/keeper", never: []string{"consensus", "mesh", "site"}},
+	{dir: "node/trace", only: []string{"cas"}},
 	{dir: "node/secrets", never: []string{"consensus", "node/runner"}},
 	{dir: "node/runner/redact", only: []string{}},
 	{dir: "node/runner/quota", only: []string{"."}},
