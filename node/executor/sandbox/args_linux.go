@@ -75,13 +75,17 @@ func (e *Executor) files(r executor.Request) []madeFile {
 	if r.Network != job.NetworkSite {
 		return made
 	}
-	conf, _ := os.ReadFile("/etc/resolv.conf") // none: no names
-	var text strings.Builder
-	for _, a := range e.site().Resolvers(conf) {
-		fmt.Fprintf(&text, "nameserver %s\n", a)
+	var confs [][]byte
+	for _, f := range resolvConfs {
+		if b, err := os.ReadFile(f); err == nil { // none: no names
+			confs = append(confs, b)
+		}
 	}
-	return append(slices.Clone(made), madeFile{"/etc/resolv.conf", text.String()})
+	return append(slices.Clone(made), madeFile{"/etc/resolv.conf", e.site().Resolver(confs...)})
 }
+
+// resolvConfs name the servers that the machine asks; the second those behind systemd's own.
+var resolvConfs = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 
 // args is the bubblewrap command line. stage maps a host path to where the
 // starting thread's mount namespace has it. dataFD is the number of the first

@@ -37,7 +37,8 @@ type Executor struct {
 	version       string
 	disableUserns bool                                                            // this bubblewrap knows --disable-userns
 	filter        []byte                                                          // of system calls; empty: there is no list for this machine
-	dial          func(ctx context.Context, network, to string) (net.Conn, error) // for tests: instead of the site's
+	dial          func(ctx context.Context, network, to string) (net.Conn, error) // for tests, as is way
+	way           func(netip.Addr) string
 	cg            *cgroup.Hierarchy
 	why           string // why there is none
 }

@@ -26,6 +26,7 @@ import (
 // is turned to servers of the test, and remembered.
 type plant struct {
 	tcp, udp string
+	late     chan struct{} // a dial waits for the end of its job
 
 	mu     sync.Mutex
 	dialed []string
@@ -64,15 +65,20 @@ func newPlant(t *testing.T) *plant {
 			_, _ = u.WriteTo([]byte(strings.ToUpper(string(b[:n]))), from)
 		}
 	}()
-	return &plant{tcp: l.Addr().String(), udp: u.LocalAddr().String()}
+	return &plant{tcp: l.Addr().String(), udp: u.LocalAddr().String(), late: make(chan struct{}, 1)}
 }
 
 func (p *plant) dial(ctx context.Context, network, to string) (net.Conn, error) {
 	p.mu.Lock()
 	p.dialed = append(p.dialed, network+" "+to)
 	p.mu.Unlock()
-	if strings.HasSuffix(to, ":9") {
+	switch {
+	case strings.HasSuffix(to, ":9"):
 		return nil, fmt.Errorf("nobody is there")
+	case strings.HasSuffix(to, ":7"): // answers in the moment in which the job has ended
+		p.late <- struct{}{}
+		<-ctx.Done()
+		return new(net.Dialer).DialContext(context.WithoutCancel(ctx), "tcp", p.tcp)
 	}
 	at := p.tcp
 	if network == "udp" {
@@ -92,7 +98,7 @@ func onSite(t *testing.T, p *plant, allow ...string) *exectest.Bench {
 		nets = append(nets, netip.MustParsePrefix(a))
 	}
 	e := with(t, Config{SiteNetworks: func() []netip.Prefix { return nets }}).(*Executor)
-	e.dial = p.dial
+	e.dial, e.way = p.dial, func(netip.Addr) string { return "" }
 	return exectest.New(t, e)
 }
 
@@ -129,13 +135,33 @@ func TestMain(m *testing.M) {
 
 // visit makes a connection and says how it went.
 func visit(how, to string) string {
-	if how == "hold" {
+	switch how {
+	case "names": // each is asked for from a port of its own
+		n := 0
+		for range 400 {
+			c, err := net.Dial("udp", to)
+			if err != nil {
+				return err.Error()
+			}
+			_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+			if _, err := io.WriteString(c, "name"); err == nil {
+				if _, err = c.Read(make([]byte, 16)); err == nil {
+					n++
+				}
+			}
+		}
+		return fmt.Sprintf("%d answers, then %s", n, visit("tcp", strings.Replace(to, ":53", ":80", 1)))
+	case "hold":
 		for range 8 {
 			if _, err := net.Dial("tcp", to); err != nil {
 				return err.Error()
 			}
 		}
 		return "up"
+	case "wait":
+		fmt.Println("up")
+		_, err := net.Dial("tcp", to)
+		return fmt.Sprint(err)
 	}
 	c, err := net.DialTimeout(how, to, 10*time.Second)
 	if err != nil {
@@ -183,6 +209,7 @@ func TestSiteNetwork(t *testing.T) {
 		{"udp", "udp 10.77.0.5:53", "20000 HELLO"},
 		{"udp 6", "udp [fd77::5]:53", "20000 HELLO"},
 		{"a port that is closed", "tcp 10.77.0.5:9", "connection refused"},
+		{"many names, then a connection", "names 10.77.0.5:53", "400 answers, then 200000 HELLO"},
 		{"another network", "tcp 10.78.0.5:80", "network is unreachable"},
 		{"metadata", "tcp 169.254.169.254:80", "network is unreachable"},
 		{"the node's loopback is its own", "tcp " + p.tcp, "connection refused"},
@@ -236,6 +263,25 @@ func TestSiteNetworkEndsWithTheJob(t *testing.T) {
 		if to, _ := os.Readlink("/proc/self/fd/" + d.Name()); strings.Contains(to, "/dev/net/tun") || strings.HasPrefix(to, "/proc/") && strings.HasSuffix(to, "/ns/net") {
 			t.Errorf("descriptor %s is still %s", d.Name(), to)
 		}
+	}
+}
+
+// TestSiteNetworkEndsInTheMiddleOfADial: what answers when the job has just gone does not hold
+// up its end.
+func TestSiteNetworkEndsInTheMiddleOfADial(t *testing.T) {
+	p := newPlant(t)
+	b := onSite(t, p, "10.77.0.0/24")
+	r := b.MustStart(client, site, asks(t, "wait 10.77.0.5:7"))
+	<-p.late
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := r.Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-r.Done():
+	case <-ctx.Done():
+		t.Error("its end is not told")
 	}
 }
 

@@ -28,12 +28,14 @@ import (
 
 // Bounds of one job, which cost the daemon memory and descriptors.
 const (
-	maxFlows    = 256       // connections and UDP flows at once
+	maxConns    = 256       // TCP connections at once
 	maxDials    = 64        // of them not answered yet
+	maxFlows    = 256       // UDP flows at once; the longest silent makes room for a new one
 	queue       = 128       // packets on their way to the job
 	window      = 256 << 10 // bytes of a connection that one side has not taken yet
 	dialTimeout = 10 * time.Second
 	udpIdle     = 60 * time.Second // a flow that is silent for so long is forgotten
+	nameIdle    = 5 * time.Second  // the same where names are asked, each with a flow of its own
 )
 
 const nic tcpip.NICID = 1
@@ -54,11 +56,13 @@ type Net struct {
 	tun   *os.File
 	link  *channel.Endpoint
 	stack *stack.Stack
-	flows chan struct{}
+	full  sync.Once // told that it has as many connections as it may
 
-	mu     sync.Mutex // guards closed against a flow that begins
+	mu     sync.Mutex // guards what is below
 	closed bool
-	wg     sync.WaitGroup
+	conns  int
+	flows  map[*flow]bool
+	wg     sync.WaitGroup // Add under mu, unless closed
 }
 
 // Attach gives the network to a process, a child of parent, that stands in a network
@@ -71,7 +75,7 @@ func Attach(pid, parent int, cfg Config) (*Net, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = new(net.Dialer).DialContext
 	}
-	n := &Net{cfg: cfg, tun: tun, link: channel.New(queue, mtu, ""), flows: make(chan struct{}, maxFlows)}
+	n := &Net{cfg: cfg, tun: tun, link: channel.New(queue, mtu, ""), flows: map[*flow]bool{}}
 	n.ctx, n.end = context.WithCancel(context.Background())
 	if err := n.openStack(); err != nil {
 		n.end()
@@ -120,11 +124,28 @@ func (n *Net) Close() {
 	n.mu.Unlock()
 	n.end()
 	n.tun.Close()
+	done := make(chan struct{})
+	go func() { n.wg.Wait(); close(done) }()
+	// A connection that was dialled at this moment may still be given an endpoint, which would
+	// try for two minutes to be heard by a job that is gone.
+	for again := time.NewTicker(abortEvery); ; {
+		for _, e := range n.stack.RegisteredEndpoints() {
+			e.Abort()
+		}
+		select {
+		case <-again.C:
+			continue
+		case <-done:
+		}
+		again.Stop()
+		break
+	}
 	n.stack.Close()
 	n.stack.Wait()
-	n.wg.Wait()
 	n.link.Close()
 }
+
+const abortEvery = 5 * time.Millisecond
 
 // fromJob carries packets of TCP and UDP into the stack, and drops the rest: what the stack
 // would answer by itself, as an echo, would say that an address is there.
@@ -177,31 +198,36 @@ func (n *Net) toJob() {
 	}
 }
 
-// begin takes a place for a flow to a judged address, or says why there is none.
-func (n *Net) begin(id stack.TransportEndpointID, what string) (to netip.AddrPort, ok bool) {
+// judge says where a flow wants to go, and whether it may.
+func (n *Net) judge(id stack.TransportEndpointID, network string) (to netip.AddrPort, ok bool) {
 	a, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice())
 	to = netip.AddrPortFrom(a.Unmap(), id.LocalPort)
-	if why := n.cfg.Rules.Judge(to.Addr()); why != "" {
-		n.cfg.Log.Debug("a job's connection is refused", "network", what, "to", to, "why", why)
-		return to, false
+	why := n.cfg.Rules.Judge(to.Addr())
+	if why != "" {
+		n.cfg.Log.Debug("a job's connection is refused", "network", network, "to", to, "why", why)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return to, false
-	}
-	select {
-	case n.flows <- struct{}{}:
-		n.wg.Add(1)
-		return to, true
-	default:
-		n.cfg.Log.Debug("a job's connection is refused", "network", what, "to", to, "why", "it has as many as it may", "max", maxFlows)
-		return to, false
-	}
+	return to, why == ""
 }
 
-func (n *Net) finish() {
-	<-n.flows
+// beginConn takes a place for a TCP connection.
+func (n *Net) beginConn() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.conns >= maxConns {
+		n.full.Do(func() { n.cfg.Log.Warn("a job has as many connections as it may; more are refused", "max", maxConns) })
+	}
+	if n.closed || n.conns >= maxConns {
+		return false
+	}
+	n.conns++
+	n.wg.Add(1)
+	return true
+}
+
+func (n *Net) endConn() {
+	n.mu.Lock()
+	n.conns--
+	n.mu.Unlock()
 	n.wg.Done()
 }
 
@@ -214,18 +240,22 @@ func (n *Net) dial(network string, to netip.AddrPort) (net.Conn, error) {
 // tcpFlow is called on a goroutine of its own. The job's connection is answered only when
 // the other end has answered, so it sees a refusal as one.
 func (n *Net) tcpFlow(r *tcp.ForwarderRequest) {
-	to, ok := n.begin(r.ID(), "tcp")
-	if !ok {
+	to, ok := n.judge(r.ID(), "tcp")
+	if !ok || !n.beginConn() {
 		r.Complete(true)
 		return
 	}
-	defer n.finish()
+	defer n.endConn()
 	out, err := n.dial("tcp", to)
 	if err != nil {
 		r.Complete(true)
 		return
 	}
 	defer out.Close()
+	if n.ctx.Err() != nil {
+		r.Complete(true)
+		return
+	}
 	var wq waiter.Queue
 	ep, terr := r.CreateEndpoint(&wq)
 	r.Complete(terr != nil)
@@ -253,61 +283,6 @@ func splice(a, b net.Conn) {
 		to.Close() // one that failed must not hold the other
 		from.Close()
 	}
-	go func() { defer close(done); pass(a, b) }()
-	pass(b, a)
-	<-done
-}
-
-// udpFlow must not wait: it is called while the stack handles the packet.
-func (n *Net) udpFlow(r *udp.ForwarderRequest) {
-	to, ok := n.begin(r.ID(), "udp")
-	if !ok {
-		return
-	}
-	var wq waiter.Queue
-	ep, terr := r.CreateEndpoint(&wq)
-	if terr != nil {
-		n.finish()
-		return
-	}
-	go func() {
-		defer n.finish()
-		in := gonet.NewUDPConn(&wq, ep)
-		defer in.Close()
-		out, err := n.dial("udp", to)
-		if err != nil {
-			return
-		}
-		defer out.Close()
-		stop := context.AfterFunc(n.ctx, func() { in.Close(); out.Close() })
-		defer stop()
-		exchange(in, out)
-	}()
-}
-
-// exchange passes datagrams both ways until none came for a while.
-func exchange(a, b net.Conn) {
-	awake := func() {
-		t := time.Now().Add(udpIdle)
-		_ = a.SetReadDeadline(t)
-		_ = b.SetReadDeadline(t)
-	}
-	awake()
-	pass := func(to, from net.Conn) {
-		defer to.Close()
-		buf := make([]byte, 1<<16)
-		for {
-			k, err := from.Read(buf)
-			if err != nil {
-				return
-			}
-			awake()
-			if _, err := to.Write(buf[:k]); err != nil && errors.Is(err, net.ErrClosed) {
-				return
-			}
-		}
-	}
-	done := make(chan struct{})
 	go func() { defer close(done); pass(a, b) }()
 	pass(b, a)
 	<-done

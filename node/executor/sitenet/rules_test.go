@@ -1,7 +1,6 @@
 package sitenet
 
 import (
-	"errors"
 	"net/netip"
 	"testing"
 )
@@ -17,13 +16,15 @@ func prefixes(t *testing.T, ss ...string) []netip.Prefix {
 
 // TestJudge: what a job on the site's network reaches, and why not.
 func TestJudge(t *testing.T) {
-	own := func() ([]netip.Addr, error) {
-		return []netip.Addr{netip.MustParseAddr("10.20.0.7"), netip.MustParseAddr("fd00::7"), netip.MustParseAddr("127.0.0.1")}, nil
+	way := func(a netip.Addr) string {
+		if a == netip.MustParseAddr("10.20.0.7") || a == netip.MustParseAddr("fd00::7") {
+			return "it is this node"
+		}
+		return ""
 	}
-	site := Rules{Allow: prefixes(t, "10.20.0.0/24", "fd00::/64"), Own: own}
-	wide := Rules{Allow: prefixes(t, "0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1"), Own: own}
-	cloud := Rules{Allow: prefixes(t, "169.254.169.254/32"), Own: own}
-	blind := Rules{Allow: site.Allow, Own: func() ([]netip.Addr, error) { return nil, errors.New("no list") }}
+	site := Rules{Allow: prefixes(t, "10.20.0.0/24", "fd00::/64"), Way: way}
+	wide := Rules{Allow: prefixes(t, "0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1"), Way: way}
+	cloud := Rules{Allow: prefixes(t, "169.254.169.254/32"), Way: way}
 	const (
 		none  = "it is in none of policy.site_networks"
 		other = "it is no address of another machine"
@@ -60,7 +61,6 @@ func TestJudge(t *testing.T) {
 		{wide, "fe80::1", near},
 		{cloud, "169.254.169.254", ""},
 		{cloud, "169.254.169.253", none},
-		{blind, "10.20.0.9", "this machine's own addresses cannot be read: no list"},
 	} {
 		if got := x.r.Judge(netip.MustParseAddr(x.addr)); got != x.want {
 			t.Errorf("%s within %v: %q, want %q", x.addr, x.r.Allow, got, x.want)
@@ -68,12 +68,19 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestResolvers: only name servers that the job reaches are told to it.
-func TestResolvers(t *testing.T) {
-	r := Rules{Allow: prefixes(t, "10.20.0.0/24"), Own: func() ([]netip.Addr, error) { return nil, nil }}
-	conf := "# a comment\nsearch lan\nnameserver 10.20.0.1\nnameserver 1.1.1.1\nnameserver\nnameserver x\n nameserver 10.20.0.2 \nnameserver 10.20.0.3\n"
-	got := r.Resolvers([]byte(conf))
-	if len(got) != 2 || got[0].String() != "10.20.0.1" || got[1].String() != "10.20.0.2" {
-		t.Errorf("%v", got)
+// TestResolver: only name servers that the job reaches are told to it.
+func TestResolver(t *testing.T) {
+	r := Rules{Allow: prefixes(t, "10.20.0.0/24"), Way: func(netip.Addr) string { return "" }}
+	stub := []byte("nameserver 127.0.0.53\noptions edns0\n")
+	full := []byte("# a comment\nsearch lan\nnameserver 10.20.0.1\nnameserver 1.1.1.1\nnameserver\nnameserver x\n nameserver 10.20.0.2 \noptions ndots:2 timeout:1\nnameserver 10.20.0.3\nnameserver 10.20.0.4\n")
+	const want = "search lan\nnameserver 10.20.0.1\nnameserver 10.20.0.2\noptions ndots:2 timeout:1\nnameserver 10.20.0.3\n"
+	if got := r.Resolver(full, stub); got != want {
+		t.Errorf("%q", got)
+	}
+	if got := r.Resolver(stub, full); got != want {
+		t.Errorf("behind a service of the machine: %q", got)
+	}
+	if got := r.Resolver(stub, nil); got != "" {
+		t.Errorf("%q", got)
 	}
 }
