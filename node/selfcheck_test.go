@@ -112,10 +112,25 @@ func eachFinding(tree ast.Node, f func(at token.Pos, fixed bool)) (found int) {
 	return found
 }
 
-// RA-332, RA-334, RA-335, RA-336, RA-337: each check of 07§125 that was not made by another
-// package, as it is judged.
-func TestChecksOfThisMachine(t *testing.T) {
-	at := forgeyard.Instant(time.Hour)
+// judged is what a check must say.
+type judged struct {
+	got    *forgeyardv1.Health_Check
+	status string
+	says   string
+}
+
+// mustSay compares; what is in order needs no fix, and all else has one.
+func mustSay(t *testing.T, all map[string]judged) {
+	t.Helper()
+	for name, c := range all {
+		if c.got.Status != c.status || !strings.Contains(c.got.Detail, c.says) || (c.got.Fix == "") != (c.status == checkOK) {
+			t.Errorf("%s: %+v", name, c.got)
+		}
+	}
+}
+
+// RA-334, RA-335: what a probe found, as it is judged.
+func TestChecksOfExecutors(t *testing.T) {
 	strict := job.Capabilities{Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict}}, Toolchains: []job.Toolchain{{Name: "gcc"}, {Name: "go"}}}
 	executors := func(probes ...func(*tried)) *tried {
 		x := &tried{}
@@ -128,6 +143,21 @@ func TestChecksOfThisMachine(t *testing.T) {
 	breaks := func(x *tried) {
 		x.probed(job.Capabilities{Toolchains: []job.Toolchain{{Name: "go"}}}, map[job.Sandbox]string{job.SandboxStrict: "no user namespace"})
 	}
+	mustSay(t, map[string]judged{
+		"nothing probed yet":  {executors().judgeExecutors(), checkOK, "0 were"},
+		"an executor works":   {executors(works).judgeExecutors(), checkOK, "1 were"},
+		"it never worked":     {executors(breaks).judgeExecutors(), checkWarn, "strict does not work here: no user namespace"},
+		"it stopped working":  {executors(works, breaks).judgeExecutors(), checkFail, "strict worked and does not any more: no user namespace"},
+		"it works again":      {executors(works, breaks, works).judgeExecutors(), checkOK, "1 were"},
+		"toolchains":          {executors(works).judgeToolchains(strict.Toolchains), checkOK, "2 can be asked for"},
+		"a toolchain is gone": {executors(works, breaks).judgeToolchains(nil), checkWarn, "gcc was here"},
+	})
+}
+
+// RA-332, RA-336, RA-337: each other check of 07§125 that was not made by
+// another package, as it is judged.
+func TestChecksOfThisMachine(t *testing.T) {
+	at := forgeyard.Instant(time.Hour)
 	disk := func(events ...consensus.EventKind) *raftDisk {
 		d := &raftDisk{}
 		for _, k := range events {
@@ -147,18 +177,7 @@ func TestChecksOfThisMachine(t *testing.T) {
 		st.Devices = st.Devices.Put("dut", d)
 		return st
 	}
-	for name, c := range map[string]struct {
-		got    *forgeyardv1.Health_Check
-		status string
-		says   string
-	}{
-		"nothing probed yet":      {executors().judgeExecutors(), checkOK, "0 were"},
-		"an executor works":       {executors(works).judgeExecutors(), checkOK, "1 were"},
-		"it never worked":         {executors(breaks).judgeExecutors(), checkWarn, "strict does not work here: no user namespace"},
-		"it stopped working":      {executors(works, breaks).judgeExecutors(), checkFail, "strict worked and does not any more: no user namespace"},
-		"it works again":          {executors(works, breaks, works).judgeExecutors(), checkOK, "1 were"},
-		"toolchains":              {executors(works).judgeToolchains(strict.Toolchains), checkOK, "2 can be asked for"},
-		"a toolchain is gone":     {executors(works, breaks).judgeToolchains(nil), checkWarn, "gcc was here"},
+	mustSay(t, map[string]judged{
 		"the log's disk":          {disk().judge(at), checkOK, "in time"},
 		"it hangs":                {disk(consensus.DiskHung).judge(at.Add(time.Minute)), checkFail, "since 1m0s (disk_hung: input/output error)"},
 		"it hung":                 {disk(consensus.DiskHung, consensus.Restarted).judge(at.Add(time.Minute)), checkWarn, "1m0s ago"},
@@ -182,11 +201,7 @@ func TestChecksOfThisMachine(t *testing.T) {
 		"it is off by less":       {clock("off by 20s", 0, 4), checkWarn, "off by 20s"},
 		"two of three doubt it":   {clock("off by 1h", 2, 3), checkFail, "off by 1h"},
 		"nobody else is to doubt": {clock("", 0, 0), checkOK, ""},
-	} {
-		if c.got.Status != c.status || !strings.Contains(c.got.Detail, c.says) || (c.got.Fix == "") != (c.status == checkOK) {
-			t.Errorf("%s: %+v", name, c.got)
-		}
-	}
+	})
 }
 
 // Checks that hang are a finding of their own, beside what was found before; a look that is
