@@ -58,6 +58,11 @@ type Door struct {
 	reads time.Time
 }
 
+// offAt is how far a wall clock is ahead of the peer's, at an instant of ours.
+func (d Door) offAt(now forgeyard.Instant, wall time.Time) time.Duration {
+	return wall.Sub(d.reads.Add(time.Duration(now)))
+}
+
 // met notes how a hello went. Only peers whose addresses we were given are dialled, so
 // there are as many doors as members.
 func (m *Mesh) met(d Door) {
@@ -78,47 +83,83 @@ func (m *Mesh) Doors() []Door {
 	return out
 }
 
-// skewFresh is how long a peer's reading of its clock is believed: crystals drift apart by
-// seconds a day.
-const skewFresh = 24 * time.Hour
+const (
+	// skewFresh is how long a peer's reading of its clock is told to people: crystals drift
+	// apart by seconds a day.
+	skewFresh = 24 * time.Hour
+	// skewCounts is how old a reading may be that counts against our own clock: the peer's may
+	// have been set since, and its connection stays.
+	skewCounts = time.Minute
+	// skewAgain is how long after a reading, or an attempt to get one, it is asked for anew.
+	skewAgain = 10 * time.Second
+)
 
 // ClockOff is how far this node's wall clock is ahead of the median of its peers', by what
 // they said when they last met; of is how many said so. It is for people and for doctor,
 // never for authority.
 func (m *Mesh) ClockOff() (off time.Duration, of int) {
-	all := m.clockOffs()
+	now, wall := m.clk.Now(), m.clk.Wall()
+	var all []time.Duration
+	for _, d := range m.clocks(now) {
+		all = append(all, d.offAt(now, wall))
+	}
 	if len(all) == 0 {
 		return 0, 0
 	}
+	slices.Sort(all)
 	return all[len(all)/2], len(all)
 }
 
 // ClockAgainst counts the peers whose clocks say that this node's is off by at least a bound,
 // all to the same side, of those that said what theirs reads. Where they are most, and more
-// than one, it is this node's clock that is wrong and not one of theirs.
+// than one, it is this node's clock that is wrong and not one of theirs. What was against it
+// and is older than skewCounts does not count; AskClocks gets it anew.
 func (m *Mesh) ClockAgainst(bound time.Duration) (against, of int) {
 	ahead, behind := 0, 0
-	all := m.clockOffs()
-	for _, off := range all {
-		switch {
-		case off >= bound:
-			ahead++
-		case off <= -bound:
-			behind++
+	now, wall := m.clk.Now(), m.clk.Wall()
+	for _, d := range m.clocks(now) {
+		switch off := d.offAt(now, wall); {
+		case off.Abs() < bound:
+			of++
+		case now.Sub(d.At) >= skewCounts:
+		case off > 0:
+			ahead, of = ahead+1, of+1
+		default:
+			behind, of = behind+1, of+1
 		}
 	}
-	return max(ahead, behind), len(all)
+	return max(ahead, behind), of
 }
 
-// clockOffs are how far this node's wall clock is ahead of each peer's, the least first.
-func (m *Mesh) clockOffs() []time.Duration {
+// AskClocks says hello anew to the peers whose clocks, as they read at the last hello, are off
+// this node's by at least a bound: they may have been set since, and so may ours. It waits for
+// no answer.
+func (m *Mesh) AskClocks(bound time.Duration) {
 	now, wall := m.clk.Now(), m.clk.Wall()
-	var all []time.Duration
-	for _, d := range m.Doors() {
-		if !d.reads.IsZero() && now.Sub(d.At) < skewFresh {
-			all = append(all, wall.Sub(d.reads.Add(time.Duration(now))))
+	for _, d := range m.clocks(now) {
+		if d.offAt(now, wall).Abs() < bound || now.Sub(d.At) < skewAgain || !m.asksClock(d.Peer, now) {
+			continue
 		}
+		m.spawn(func() {
+			if err := m.sayHello(d.Peer); err != nil {
+				m.log.Debug("no hello for the peer's clock", "peer", d.Peer, "error", err)
+			}
+		})
 	}
-	slices.Sort(all)
-	return all
+}
+
+// asksClock notes that a peer is asked, unless it was lately.
+func (m *Mesh) asksClock(p peer.ID, now forgeyard.Instant) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at, ok := m.asked[p]; ok && now.Sub(at) < skewAgain {
+		return false
+	}
+	m.asked[p] = now
+	return true
+}
+
+// clocks are the doors whose peers said what their clocks read, not too long ago.
+func (m *Mesh) clocks(now forgeyard.Instant) []Door {
+	return slices.DeleteFunc(m.Doors(), func(d Door) bool { return d.reads.IsZero() || now.Sub(d.At) >= skewFresh })
 }

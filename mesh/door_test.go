@@ -55,6 +55,52 @@ func TestE10ClockOff(t *testing.T) {
 	}
 }
 
+// E10: what peers said of their clocks at a hello of long ago stands against nobody: they may
+// have been set since, while their connections stayed. They are asked anew, and what they say
+// then counts.
+func TestE10ClocksAreAskedAnew(t *testing.T) {
+	s := newTestSite(t, "north")
+	now := time.Now()
+	clocks := make([]*clock.Manual, 3)
+	all := make([]*Mesh, 3)
+	for i := range all {
+		clocks[i] = clock.NewManual(now)
+		c := s.member(t)
+		c.Clock = clocks[i]
+		all[i] = start(t, c)
+	}
+	a := all[0]
+	pass := func(d time.Duration) {
+		for _, c := range clocks {
+			c.Advance(d)
+		}
+	}
+	for i, b := range all[1:] {
+		clocks[i+1].SetWall(now.Add(5 * time.Minute))
+		meet(t, a, b)
+		must(t, a.Connect(within(t), b.PeerID()))
+	}
+	if against, of := a.ClockAgainst(time.Minute); against != 2 || of != 2 {
+		t.Fatalf("%d of %d are against it", against, of)
+	}
+	for _, c := range clocks[1:] {
+		c.SetWall(now)
+	}
+	pass(skewCounts)
+	if against, of := a.ClockAgainst(time.Minute); against != 0 || of != 0 {
+		t.Fatalf("%d of %d are against it by what they said a minute ago", against, of)
+	}
+	a.AskClocks(time.Minute)
+	eventually(t, "what their clocks read now", func() bool { _, of := a.ClockAgainst(time.Minute); return of == 2 })
+	if off, of := a.ClockOff(); off.Abs() > time.Second || of != 2 {
+		t.Fatalf("off by %s, say %d", off, of)
+	}
+	clocks[0].SetWall(now.Add(-time.Hour)) // its own is set wrong: what they said holds, and they are asked
+	pass(skewCounts)
+	a.AskClocks(time.Minute)
+	eventually(t, "that it is wrong", func() bool { against, of := a.ClockAgainst(time.Minute); return against == 2 && of == 2 })
+}
+
 // RA-321, RA-322: why a node is not let in reaches it as more than words.
 func TestWhyRefusedTravels(t *testing.T) {
 	for name, c := range map[string]struct {

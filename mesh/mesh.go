@@ -77,6 +77,7 @@ type Mesh struct {
 	keepers    map[peer.ID]context.CancelFunc
 	gossip     *Gossip
 	doors      map[peer.ID]Door
+	asked      map[peer.ID]forgeyard.Instant // when its clock was asked for, see AskClocks
 }
 
 // New starts the host, its gate and its sweeper. Conflict: the port is taken.
@@ -119,7 +120,7 @@ func prepare(cfg Config) (*Mesh, error) {
 		cfg: cfg, clk: cfg.Clock, log: cfg.Logger, table: newTable(), versions: versions{versionMin, versionMax},
 		helloSlots: make(chan struct{}, maxHellos), joinSlots: make(chan struct{}, maxJoins), ready: make(chan struct{}),
 		credential: slices.Clone(cfg.Credential), listeners: map[protocol.ID]*Listener{},
-		noDirect: map[peer.ID]forgeyard.Instant{}, keepers: map[peer.ID]context.CancelFunc{}, doors: map[peer.ID]Door{},
+		noDirect: map[peer.ID]forgeyard.Instant{}, keepers: map[peer.ID]context.CancelFunc{}, doors: map[peer.ID]Door{}, asked: map[peer.ID]forgeyard.Instant{},
 	}
 	m.notify = &notifiees{}
 	m.ctx, m.cancel = context.WithCancel(context.Background())

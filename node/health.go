@@ -258,6 +258,7 @@ func (n *Node) checkClock() *forgeyardv1.Health_Check {
 	if of == 0 {
 		c.Detail = "no other member has said what its clock reads"
 	}
+	n.mesh.AskClocks(clockTolerance) // for the next look
 	against, met := n.mesh.ClockAgainst(clockStops)
 	sayClock(c, n.clockDoubt(), against, met)
 	return c
@@ -276,7 +277,7 @@ func sayClock(c *forgeyardv1.Health_Check, doubt string, against, met int) {
 	c.Status, c.Detail, c.Fix = checkWarn, doubt, "set the clock; the node goes on trying, and joins by itself when it is right"
 	if against > 1 && 2*against > met {
 		c.Status = checkFail
-		c.Fix = "set the clock (timedatectl, chronyc makestep); work is taken again as soon as it is right"
+		c.Fix = "set the clock (timedatectl, chronyc makestep); work is taken again within seconds of that"
 	}
 }
 
