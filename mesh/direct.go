@@ -268,8 +268,10 @@ func (c *directConn) Write(b []byte) (int, error) {
 	if len(b) <= tlsPlainMax {
 		return c.Conn.Write(b)
 	}
-	c.wide.hold()
-	n, err := c.Conn.Write(b)
+	n, err := 0, c.wide.hold()
+	if err == nil {
+		n, err = c.Conn.Write(b)
+	}
 	if lerr := c.wide.let(); err == nil && lerr != nil {
 		return 0, lerr // how much of it went is not known
 	}
@@ -279,11 +281,16 @@ func (c *directConn) Write(b []byte) (int, error) {
 func (c *directConn) LocalAddr() net.Addr  { return c.local }
 func (c *directConn) RemoteAddr() net.Addr { return c.remote }
 
+// Close implements net.Conn. It ends a write under way, however little the other end reads.
 func (c *directConn) Close() error {
 	if lost, gone := c.m.table.untrack(c.remote.ID, c); gone {
 		c.m.peerEvent(lost, false)
 	}
-	return c.Conn.Close()
+	cut, err := c.wide.cut()
+	if cerr := c.Conn.Close(); !cut {
+		err = cerr
+	}
+	return err
 }
 
 // errNoDirect: there is no TCP address to try; not a failure of the peer.

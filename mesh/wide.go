@@ -3,6 +3,7 @@ package mesh
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 // wideConn is the TCP connection under the TLS of a direct connection. TLS gives away one
@@ -11,8 +12,10 @@ import (
 type wideConn struct {
 	net.Conn
 
+	held atomic.Int32 // large writes under way; changed under mu only
+	shut atomic.Bool  // no large write begins any more
+
 	mu   sync.Mutex
-	held int     // large writes under way
 	out  *[]byte // lent while held; nil: nothing was gathered
 	n    int     // of out, gathered
 	err  error   // of a write of which TLS believes that it was done
@@ -37,7 +40,7 @@ func (c *wideConn) Write(b []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	if c.held == 0 {
+	if c.held.Load() == 0 {
 		return c.Conn.Write(b)
 	}
 	if c.out == nil {
@@ -65,11 +68,15 @@ func (c *wideConn) flush() error {
 	return c.err
 }
 
-// hold begins a large write.
-func (c *wideConn) hold() {
+// hold begins a large write; let ends it, also where this fails.
+func (c *wideConn) hold() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held++
+	c.held.Add(1)
+	if c.shut.Load() {
+		return net.ErrClosed
+	}
+	return nil
 }
 
 // let ends a large write: all of it, and what others wrote meanwhile, is with the kernel
@@ -78,9 +85,19 @@ func (c *wideConn) let() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	err := c.flush()
-	if c.held--; c.held == 0 && c.out != nil {
+	if c.held.Add(-1) == 0 && c.out != nil {
 		wides.Put(c.out)
 		c.out = nil
 	}
 	return err
+}
+
+// cut ends the large write that is under way, if one is, and with it the connection. TLS does
+// not know of it: it would wait behind it for seconds to say farewell.
+func (c *wideConn) cut() (bool, error) {
+	c.shut.Store(true)
+	if c.held.Load() == 0 {
+		return false, nil
+	}
+	return true, c.Conn.Close()
 }

@@ -17,6 +17,7 @@ type counted struct {
 	net.Conn
 	writes atomic.Int64
 	broken atomic.Bool
+	stall  chan struct{} // nil, or closed by a write that ends no more by itself
 }
 
 var errBroken = errors.New("broken")
@@ -26,6 +27,14 @@ func (c *counted) Write(b []byte) (int, error) {
 		return 0, errBroken
 	}
 	c.writes.Add(1)
+	if c.stall != nil && len(b) > tlsPlainMax {
+		close(c.stall)
+		for {
+			if n, err := c.Conn.Write(b); err != nil {
+				return n, err
+			}
+		}
+	}
 	return c.Conn.Write(b)
 }
 
@@ -155,5 +164,32 @@ func TestLargeWriteThatFails(t *testing.T) {
 	near.raw.broken.Store(false)
 	if _, err := near.Write([]byte("later")); !errors.Is(err, errBroken) {
 		t.Fatalf("it goes on behind a hole: %v", err)
+	}
+}
+
+// A connection whose other end reads nothing is closed at once: the expulsion of a peer waits
+// for it, and so does whoever carries content.
+func TestCloseEndsALargeWrite(t *testing.T) {
+	near, _ := widePair(t)
+	near.m = &Mesh{table: newTable()}
+	near.raw.stall = make(chan struct{})
+	wrote, closed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := near.Write(make([]byte, 200_000)) // all of it is gathered, and leaves behind TLS's back
+		wrote <- err
+	}()
+	<-near.raw.stall
+	go func() { closed <- near.Close() }()
+	select {
+	case err := <-closed:
+		must(t, err)
+	case <-time.After(2 * time.Second):
+		t.Fatal("it waits for who reads nothing")
+	}
+	if err := <-wrote; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the write ended with %v", err)
+	}
+	if _, err := near.Write(make([]byte, 1<<20)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("one after it with %v", err)
 	}
 }
