@@ -15,10 +15,10 @@ type wideConn struct {
 	held atomic.Int32 // large writes under way; changed under mu only
 	shut atomic.Bool  // no large write begins any more
 
-	mu   sync.Mutex
-	out  *[]byte // lent while held; nil: nothing was gathered
-	n    int     // of out, gathered
-	err  error   // of a write of which TLS believes that it was done
+	mu  sync.Mutex
+	out *[]byte // lent while held; nil: nothing was gathered
+	n   int     // of out, gathered
+	err error   // of a write of which TLS believes that it was done
 }
 
 const (
