@@ -2,8 +2,10 @@ package controllers
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -16,6 +18,8 @@ import (
 //
 // So a machine that moved, or began anew, waits two renewal intervals at most, and one of the
 // same place not at all: there the lock of the data dir says that the first has ended (E09).
+// Once the two are known to live, a short silence of the first is most likely the network's:
+// it keeps its place for as long as the site is patient with it, and with the work it has.
 
 // claim is a process that asks to be a runner while another one is.
 type claim struct {
@@ -29,9 +33,28 @@ type claim struct {
 const (
 	// silentAfter is how many renewal intervals without a heartbeat let another one in.
 	silentAfter = 2
-	// claimKept is how many renewal intervals after its last question a claim is forgotten.
-	claimKept = 15
+	// claimRenewals is how many renewal intervals after its last question a claim is forgotten,
+	// but not before claimKept: who is not let in asks every half a minute, by default.
+	claimRenewals = 15
+	claimKept     = 5 * time.Minute
 )
+
+// over tells whether nothing is left of the claim.
+func (c claim) over(now forgeyard.Instant, renew time.Duration) bool {
+	return now.Sub(c.last) > max(claimRenewals*renew, claimKept)
+}
+
+// freeAt is when a claim that was refused is let in, if the present session is not heard again.
+func freeAt(s *site.State, cur forgeyard.SessionID, heard forgeyard.Instant) forgeyard.Instant {
+	l := s.Config.Lease
+	at := heard.Add(max(silentAfter*l.Renew, l.TTL+l.Grace))
+	for id := range s.Open.All() {
+		if j, _ := s.Jobs.Get(id); j.Lease.Live() && j.Lease.Authority.Session == cur {
+			at = max(at, lease.UnknownAt(j.Lease, heard))
+		}
+	}
+	return at
+}
 
 // Contest says why a registration is not taken now, and with first that it is the first time
 // that this process is refused; nil: it is for the log to judge. It is asked by the leader.
@@ -43,7 +66,7 @@ func (m *Memory) Contest(now forgeyard.Instant, s *site.State, b site.Register) 
 	}
 	renew := s.Config.Lease.Renew
 	c := m.claims[b.Runner]
-	if c.session != b.Session || now.Sub(c.last) > claimKept*renew {
+	if c.session != b.Session || c.over(now, renew) {
 		c = claim{session: b.Session, first: now}
 	}
 	if c.last = now; len(b.Addrs) > 0 {
@@ -51,25 +74,33 @@ func (m *Memory) Contest(now forgeyard.Instant, s *site.State, b site.Register) 
 	}
 	sign, heard := m.runners[b.Runner]
 	heard = heard && sign.Session == cur.ID
-	if since := max(sign.At, m.Elected); !heard && now.Sub(m.Elected) >= silentAfter*renew || heard && now.Sub(since) >= silentAfter*renew {
-		delete(m.claims, b.Runner)
-		return false, nil
+	since := m.Elected
+	if heard {
+		since = max(sign.At, since)
 	}
 	first = heard && sign.At > c.first && !c.refused
 	c.refused = c.refused || first
+	free := since.Add(silentAfter * renew)
+	if c.refused {
+		free = freeAt(s, cur.ID, since)
+	}
+	if now >= free {
+		delete(m.claims, b.Runner)
+		return false, nil
+	}
 	m.claims[b.Runner] = c
 	if !c.refused {
 		return false, forgeyard.Errorf("register", forgeyard.Conflict, "session %s of %s was heard lately, elsewhere", forgeyard.Short(cur.ID), member.Name).
-			WithHint("if that process has ended, this one is let in within %s by itself", silentAfter*renew)
+			WithHint("if that process has ended, this one is let in by itself when it asks again after %s of its silence", silentAfter*renew)
 	}
 	return first, forgeyard.Errorf("register", forgeyard.Conflict, "another process is %s: session %s, which is heard; this is session %s, with the same key", member.Name, forgeyard.Short(cur.ID), forgeyard.Short(b.Session)).
-		WithHint("a data dir belongs to one machine: stop one of the two; this one is let in when the other is silent for %s", silentAfter*renew)
+		WithHint("a data dir belongs to one machine: stop one of the two; this one is let in when the other is silent for %s", free.Sub(since))
 }
 
 // Contested tells of the process that asks to be a runner and is refused; empty: there is none.
 func (m *Memory) Contested(now forgeyard.Instant, s *site.State, r forgeyard.RunnerID) string {
 	c, ok := m.claims[r]
-	if renew := s.Config.Lease.Renew; !ok || !c.refused || now.Sub(c.last) > claimKept*renew {
+	if !ok || !c.refused || c.over(now, s.Config.Lease.Renew) {
 		return ""
 	}
 	return fmt.Sprintf("session %s at %s has the same key and asks to be this runner; it is refused", forgeyard.Short(c.session), c.addr)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -59,10 +61,14 @@ func TestContest(t *testing.T) {
 	if w := m.Contested(last, s, "R"); !strings.Contains(w, "10.0.0.9") {
 		t.Errorf("it is not told: %q", w)
 	}
-	if w := m.Contested(last.Add(claimKept*renew+5*time.Second), s, "R"); w != "" {
+	if w := m.Contested(last.Add(claimKept+5*time.Second), s, "R"); w != "" {
 		t.Errorf("it is told for ever: %q", w)
 	}
-	if _, err = m.Contest(last.Add(silentAfter*renew), s, asks("two", there)); err != nil {
+	patience := s.Config.Lease.TTL + s.Config.Lease.Grace
+	if first, err = m.Contest(last.Add(patience-1), s, asks("two", there)); first || err == nil {
+		t.Errorf("a short silence of the first lets the second in: %v", err)
+	}
+	if _, err = m.Contest(last.Add(patience), s, asks("two", there)); err != nil {
 		t.Errorf("the first is silent, and the second waits: %v", err)
 	}
 
@@ -76,5 +82,63 @@ func TestContest(t *testing.T) {
 	}
 	if _, err = m.Contest(at(0), s, asks("two", forgeyard.Digest{})); err != nil {
 		t.Errorf("where the place is not known the later is let in, as ever: %v", err)
+	}
+}
+
+// A process that is known to be a second one does not get the runner by a silence that the
+// work of the first outlasts.
+func TestContestedWorkIsKept(t *testing.T) {
+	here, there := forgeyard.Digest{1}, forgeyard.Digest{2}
+	s := &site.State{Config: sitecfg.DefaultSite()}
+	s.Members = s.Members.Put("R", site.Member{Runner: "R", Name: "n2", Session: site.Session{ID: "one", Place: here}})
+	held := lease.Lease{State: lease.Accepted, Terms: lease.DefaultTerms(), Policy: lease.Policy{Policy: job.Grace, For: 10 * time.Minute}}
+	held.Authority = forgeyard.Authority{Runner: "R", Session: "one"}
+	s.Jobs, s.Open = s.Jobs.Put("J", site.Job{ID: "J", Lease: held}), s.Open.Put("J", 1)
+	two := site.Register{Runner: "R", Session: "two", Place: there}
+	at := func(d time.Duration) forgeyard.Instant { return forgeyard.Instant(time.Hour + d) }
+
+	m := NewMemory(0)
+	m.Hello("R", Sign{Session: "one", At: at(-time.Second)})
+	_, _ = m.Contest(at(0), s, two)
+	m.Hello("R", Sign{Session: "one", At: at(time.Second)})
+	if first, _ := m.Contest(at(2*time.Second), s, two); !first {
+		t.Fatal("the second is not refused")
+	}
+	until := lease.UnknownAt(held, at(time.Second))
+	if until < at(10*time.Minute) {
+		t.Fatalf("the lease is given up after %s", until.Sub(at(0)))
+	}
+	for now := at(30 * time.Second); now < until; now = now.Add(30 * time.Second) { // as it asks
+		if first, err := m.Contest(now, s, two); first || err == nil {
+			t.Fatalf("%s: first %v, %v", now.Sub(at(0)), first, err)
+		}
+	}
+	if _, err := m.Contest(until, s, two); err != nil {
+		t.Errorf("nobody waits for the work of the first any more: %v", err)
+	}
+}
+
+// Where leases are short, a second process still asks often enough to be told of.
+func TestContestIsToldWithShortLeases(t *testing.T) {
+	s := &site.State{Config: sitecfg.DefaultSite()}
+	s.Config.Lease.TTL, s.Config.Lease.Renew = 3*time.Second, time.Second
+	s.Members = s.Members.Put("R", site.Member{Runner: "R", Name: "n2", Session: site.Session{ID: "one", Place: forgeyard.Digest{1}}})
+	two := site.Register{Runner: "R", Session: "two", Place: forgeyard.Digest{2}}
+	m, told := NewMemory(0), 0
+	now := forgeyard.Instant(time.Hour)
+	for range 5 {
+		m.Hello("R", Sign{Session: "one", At: now})
+		now = now.Add(time.Second / 2)
+		first, err := m.Contest(now, s, two)
+		if err == nil {
+			t.Fatal("it is let in")
+		}
+		if first {
+			told++
+		}
+		now = now.Add(sitecfg.DefaultNode().Reconnect.MaxBackoff)
+	}
+	if told != 1 || m.Contested(now, s, "R") == "" {
+		t.Errorf("it was told %d times; now: %q", told, m.Contested(now, s, "R"))
 	}
 }
