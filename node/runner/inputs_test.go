@@ -189,16 +189,25 @@ func TestLogStreams(t *testing.T) {
 		t.Errorf("%q", streams)
 	}
 	lines := strings.Split(strings.TrimSpace(own.b.String()), "\n")
+	events, about := []string{}, ""
 	for _, l := range lines {
 		var has struct {
-			Msg, Attempt, Lease, Phase string
-			Epoch                      uint64
+			Msg, Attempt, Lease, Phase, Event string
+			Epoch                             uint64
 		}
-		if err := json.Unmarshal([]byte(l), &has); err != nil || forgeyard.AttemptID(has.Attempt) != attemptID || has.Lease != "lease" || has.Phase != string(job.PhasePreparing) || has.Epoch != 1 {
+		if err := json.Unmarshal([]byte(l), &has); err != nil || forgeyard.AttemptID(has.Attempt) != attemptID || has.Lease != "lease" || has.Phase == "" || has.Epoch != 1 {
 			t.Errorf("%s: %v", l, err)
 		}
+		if has.Event != "" {
+			events = append(events, has.Event)
+		} else {
+			about += has.Phase + ": " + has.Msg
+		}
 	}
-	if text := own.b.String(); len(lines) != 1 || !strings.Contains(text, "damaged") || strings.Contains(text, "to-std") {
+	if text := own.b.String(); len(lines) != len(events)+1 || !strings.HasPrefix(about, "preparing: ") || !strings.Contains(about, "damaged") || strings.Contains(text, "to-std") {
 		t.Errorf("the node's own log: %s", text)
+	}
+	if strings.Join(events, " ") != "workspace_prepared executor_started upload_completed" {
+		t.Errorf("events in the node's own log: %q", events)
 	}
 }
