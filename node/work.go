@@ -128,6 +128,7 @@ func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
 	x.mu.Unlock()
 	t := runner.Task{
 		Authority: x.authority, Until: until, Spec: x.job.Spec, Interruptions: x.job.Interruptions, Devices: bound, FirstLogSeq: x.job.LogSeq + 1, LastLogSeq: x.job.Tail,
+		LogParts: max(1, site.MaxLogChunks-len(x.job.Log)),
 	}
 	for _, c := range x.job.Log {
 		t.LoggedBytes += c.Size

@@ -212,9 +212,9 @@ type SpoolConfig struct {
 	// is reached the workload's pipe fills and it waits (decision 17).
 	Limit Size `yaml:"limit"`
 	// PerJob bounds what the programs of one job write into its log, in bytes. Default 448MiB,
-	// which is what a job's record can name; 0: nothing does. What comes after it is
-	// counted and left out, and the work goes on. Larger, and one job that prints without end
-	// fills the store.
+	// about what the 512 parts hold that a job's record can name. What comes after it, or
+	// finds no part, is counted and left out, and the work goes on. 0: nothing bounds it, and
+	// a job that prints without end fills the store with parts that no record names.
 	PerJob Size `yaml:"per_job"`
 }
 

@@ -41,30 +41,31 @@ type Attempt struct {
 	told      telling.Tellings
 
 	// Owned by the life, readable by others after done.
-	exec     executor.Executor
-	user     users.User // lent to this epoch alone until Finish
-	contract checkpoint.Contract
-	root     string // workspace on the host
-	view     string // as the workload sees it
-	log      *spool.Spool
-	devices  []device
-	layers   []*layer.Lease  // trees that others read too
-	binds    []executor.Bind // where the workload sees them
-	secrets  []secret        // resolved
-	streams  []*redact.Writer
-	restored *checkpoint.Manifest
-	disk     *diskWatch
-	over     string // what the attempt uses beyond what it asked for
-	requests int    // number of the last request.json
-	started  bool
-	saved    bool     // the last program ended with the checkpoint that was committed
-	taken    Captured // the last checkpoint
-	steps    []job.StepResult
-	outputs  []job.Output
-	summary  string // of an own run that did what it was asked
-	result   job.Result
-	ended    Ended
-	spans    []Span // of what has ended
+	exec       executor.Executor
+	user       users.User // lent to this epoch alone until Finish
+	contract   checkpoint.Contract
+	root       string // workspace on the host
+	view       string // as the workload sees it
+	log        *spool.Spool
+	mostLogged int64 // the bound of the job's log when this epoch began
+	devices    []device
+	layers     []*layer.Lease  // trees that others read too
+	binds      []executor.Bind // where the workload sees them
+	secrets    []secret        // resolved
+	streams    []*redact.Writer
+	restored   *checkpoint.Manifest
+	disk       *diskWatch
+	over       string // what the attempt uses beyond what it asked for
+	requests   int    // number of the last request.json
+	started    bool
+	saved      bool     // the last program ended with the checkpoint that was committed
+	taken      Captured // the last checkpoint
+	steps      []job.StepResult
+	outputs    []job.Output
+	summary    string // of an own run that did what it was asked
+	result     job.Result
+	ended      Ended
+	spans      []Span // of what has ended
 
 	vacated atomic.Bool // its workspace went before its result was answered
 
@@ -266,7 +267,7 @@ func (a *Attempt) openLog(ctx context.Context) error {
 	s, err := spool.Open(spool.Config{
 		Dir:   filepath.Join(a.run.cfg.Spool, string(a.task.Authority.Attempt), strconv.FormatUint(epoch, 10)),
 		Epoch: epoch, First: a.task.FirstLogSeq, Limit: a.run.spoolLimit.Load(),
-		Owner: PinOwner(a.task.Authority.Attempt), Clock: a.run.cfg.Clock, Most: a.mostLog(),
+		Owner: PinOwner(a.task.Authority.Attempt), Clock: a.run.cfg.Clock, Most: a.mostLog(), Parts: a.task.LogParts,
 	})
 	if err != nil {
 		return err
@@ -378,6 +379,7 @@ func (a *Attempt) event(step int, e map[string]any) {
 // and at least a little, for a later epoch says why the earlier ones ended.
 func (a *Attempt) mostLog() int64 {
 	most := a.run.jobLog.Load()
+	a.mostLogged = most
 	if most <= 0 {
 		return 0
 	}
@@ -394,7 +396,7 @@ func (a *Attempt) endGap() {
 		a.said().Warn("log event lost", "err", err)
 	}
 	if a.ended.LeftOut = n; n > 0 {
-		a.note("%d bytes that the programs wrote were left out: the log of a job may have %d (spool.per_job)", n, a.run.cfg.JobLog)
+		a.note("%d bytes that the programs wrote were left out: the log of a job may have %d (spool.per_job), in as many parts as its record can name", n, a.mostLogged)
 	}
 }
 

@@ -169,14 +169,27 @@ func (a *Attempt) replicate(ctx context.Context) error {
 
 // flush brings the log into the store, keeps it there, and tells.
 func (a *Attempt) flush(ctx context.Context) error {
-	chunks, err := a.log.Flush(ctx, a.run.cfg.Store)
+	_, err := a.flushWith(ctx, a.log.Flush)
+	return err
+}
+
+// flushWith does so with what is to be flushed now, and returns how many parts that were.
+func (a *Attempt) flushWith(ctx context.Context, f func(context.Context, cas.Store) ([]job.LogChunk, error)) (int, error) {
+	chunks, err := f(ctx, a.run.cfg.Store)
 	if len(chunks) > 0 {
 		a.hooks.Logged(ctx, chunks)
 	}
 	if err != nil {
-		return fmt.Errorf("log: %w", err)
+		return len(chunks), fmt.Errorf("log: %w", err)
 	}
-	return nil
+	return len(chunks), nil
+}
+
+// flushDue reports whether a log that has not filled a part is flushed all the same: what
+// only this node has is lost with it. A log of many days keeps its last parts for full ones.
+func (a *Attempt) flushDue(since time.Duration) bool {
+	has := len(a.log.Chunks())
+	return since >= flushEvery<<min(has/flushSlower, 10) && (a.task.LogParts == 0 || a.task.LogParts-has > lateParts)
 }
 
 // startFlusher flushes from time to time, until the life's end.
@@ -198,17 +211,24 @@ func (a *Attempt) startFlusher() {
 				reported, reports = clk.Now(), reports+1
 				a.tell(a.report)
 			}
-			n := a.log.Unflushed()
-			if n < flushBytes && (n == 0 || clk.Now().Sub(last) < flushEvery<<min(len(a.log.Chunks())/flushSlower, 10)) {
+			n, due := a.log.Unflushed(), a.flushDue(clk.Now().Sub(last))
+			if n == 0 || n < flushBytes && !due {
 				continue
 			}
+			what := a.log.FlushFull
+			if due {
+				what = a.log.Flush
+			}
 			ctx, cancel := a.stoppable(stop)
-			if err := a.flush(ctx); err != nil && ctx.Err() == nil {
+			stored, err := a.flushWith(ctx, what)
+			if err != nil && ctx.Err() == nil {
 				a.said().Warn("log not flushed", "err", err)
 			}
 			cancel()
-			a.told.Mark(a.log.Last())
-			last = clk.Now()
+			if stored > 0 || due {
+				a.told.Mark(a.log.Last())
+				last = clk.Now()
+			}
 		}
 	}()
 }

@@ -16,6 +16,8 @@ const (
 	guidanceFile = "guidance.txt"
 	// flushBytes flushes a busy log earlier: about one chunk.
 	flushBytes = 896 << 10
+	// lateParts is how many parts a log of many days has left when only full ones are made.
+	lateParts = 64
 	// flushLook is how often the two above are looked at.
 	flushLook = time.Second
 	// minWindow: a shorter time for a checkpoint is not worth asking (FYCP/1 §6).

@@ -56,3 +56,31 @@ func TestLogBomb(t *testing.T) {
 		t.Errorf("a later epoch wrote all but %d bytes", end.LeftOut)
 	}
 }
+
+// The end of a log is in a part that the job's record can name, however little of it earlier
+// epochs and quiet hours left.
+func TestLogBombWithFewParts(t *testing.T) {
+	const parts = 20
+	b := newBench(t, func(c *Config) { c.JobLog = 64 << 20 })
+	of := task(spec(`head -c 33554432 /dev/zero`))
+	of.LogParts = parts
+	a := b.start(of)
+	res, end := b.wait(a)
+	if res.Outcome != job.OutcomeDone || end.LeftOut == 0 || len(res.Log) > parts {
+		t.Fatalf("%+v, %d parts, %d bytes left out", res.Outcome, len(res.Log), end.LeftOut)
+	}
+	last := b.get(res.Log[len(res.Log)-1].Digest)
+	if !strings.Contains(last, `"gap"`) || !strings.Contains(last, `"event":"end"`) {
+		t.Error("the last part does not say what was left out, and how it ended")
+	}
+}
+
+// The line that says what was left out names the bound that held, not the one of the start.
+func TestLogBombAfterAReload(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.JobLog = 64 << 20 })
+	b.r.SetBounds(0, 0, 1<<20)
+	_, end, a := b.run(spec(`head -c 2097152 /dev/zero`))
+	if text := b.text(a); end.LeftOut == 0 || !strings.Contains(text, "may have 1048576 (spool.per_job)") {
+		t.Errorf("%d left out\n%s", end.LeftOut, text[max(0, len(text)-500):])
+	}
+}

@@ -239,6 +239,8 @@ type Task struct {
 	LastLogSeq uint64
 	// LoggedBytes is how much of the job's log earlier epochs brought into the store.
 	LoggedBytes int64
+	// LogParts is how many more parts of its log somebody can name. 0: no bound.
+	LogParts int
 	// Until is when the right to act ends as far as is known at the start; Extend moves it.
 	// Zero: only LeaseEnded ends it.
 	Until forgeyard.Instant

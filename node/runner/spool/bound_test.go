@@ -63,6 +63,48 @@ func TestBoundOfALog(t *testing.T) {
 	}
 }
 
+// A log that is flushed while it is written fills its parts, however the looks fall: the parts
+// that a job's record names hold what its bound promises, and the end is in one of them. So
+// it is too where a quiet beginning has used up most of the parts.
+func TestPartsOfALog(t *testing.T) {
+	const parts, quiet = 30, 8
+	s, st := open(t, Config{Most: 64 << 20, Parts: parts}), store(t)
+	for range quiet {
+		add(t, s, "now and then")
+		if _, err := s.Flush(t.Context(), st); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := make([]byte, 48<<10)
+	for i := 0; s.Left() == 0; i++ {
+		if err := s.Append(t.Context(), Stdout, 1, b); err != nil {
+			t.Fatal(err)
+		}
+		if i%21 == 0 { // each MiB or so
+			if _, err := s.FlushFull(t.Context(), st); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, c := range s.Chunks()[quiet:] {
+		if c.Size < fullBytes {
+			t.Errorf("a part of %d bytes", c.Size)
+		}
+	}
+	if _, err := s.EndGap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Event(t.Context(), 0, map[string]any{"event": "end"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Flush(t.Context(), st); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.Chunks()); n > parts-endParts+1 || n < parts-endParts-1 || s.Flushed() != s.Last() {
+		t.Errorf("%d parts of %d, %d of %d frames", n, parts, s.Flushed(), s.Last())
+	}
+}
+
 // Without a bound, and within one, nothing is left out and nothing is said of it.
 func TestWithinTheBound(t *testing.T) {
 	for _, most := range []int64{0, 1 << 20} {

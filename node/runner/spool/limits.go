@@ -9,6 +9,11 @@ const (
 	segmentBytes = 4 << 20
 	// chunkBytes bounds one flushed blob: one block of the store and no manifest.
 	chunkBytes = 960 << 10
+	// fullBytes is what a chunk has at least that took no further frame.
+	fullBytes = chunkBytes - MaxFrameBytes - prefixSize - fixedSize
+	// endParts of the parts that can be named are kept back from programs: an epoch ends
+	// with one or two, however little is in them, and a later epoch says why.
+	endParts = 16
 	// markBytes is the distance between entries of a segment's index: what is read
 	// in vain to find a frame.
 	markBytes = 128 << 10

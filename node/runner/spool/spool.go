@@ -49,6 +49,10 @@ type Config struct {
 	// Most bounds what programs write into this epoch's log, in bytes of frames. What comes
 	// after it is counted and left out, and the work goes on. 0 means no bound.
 	Most int64
+	// Parts is how many parts of this epoch's log somebody can name. With Most it bounds what
+	// programs write as well, so that the last words of the runner are in a part that is
+	// named. 0 means no bound.
+	Parts int
 	// Owner keeps flushed chunks in the store until it pins them (cas.PutOptions). Empty: nobody.
 	Owner string
 	Clock clock.Clock
@@ -68,6 +72,7 @@ type Spool struct {
 	written int64 // bytes of programs' frames
 	left    int64 // bytes beyond the bound
 	full    bool  // the bound was reached
+	owed    int64 // of left, what a full disk has kept from being told
 	closed  bool
 	news    chan struct{} // closed and replaced when anything above changed
 	buf     []byte        // encoding buffer of the writer
@@ -273,7 +278,25 @@ func (s *Spool) append1(ctx context.Context, stream Stream, step uint16, b []byt
 			return nil
 		}
 	}
-	for !s.closed && s.unflushed()+int64(len(b)) > s.cfg.Limit {
+	if err := s.place(ctx, len(b)); err != nil {
+		return err
+	}
+	if s.gaps() != nil {
+		s.dropped += int64(len(b))
+		return nil
+	}
+	if err := s.write(stream, step, b); err != nil {
+		if kindOf(err) != forgeyard.NoSpace {
+			return forgeyard.E("log", kindOf(err), err)
+		}
+		s.dropped += int64(len(b))
+	}
+	return nil
+}
+
+// place waits until n bytes may be added. The caller holds mu.
+func (s *Spool) place(ctx context.Context, n int) error {
+	for !s.closed && s.unflushed()+int64(n) > s.cfg.Limit {
 		news := s.news
 		s.mu.Unlock()
 		select {
@@ -287,18 +310,22 @@ func (s *Spool) append1(ctx context.Context, stream Stream, step uint16, b []byt
 	if s.closed {
 		return forgeyard.Errorf("log", forgeyard.Conflict, "the log of this epoch is closed")
 	}
+	return nil
+}
+
+// gaps tells what is missing from here on backwards and was not told. The caller holds mu.
+func (s *Spool) gaps() error {
 	if s.dropped > 0 {
-		if s.write(Structured, 0, gapOf(s.dropped, "")) != nil {
-			s.dropped += int64(len(b))
-			return nil
+		if err := s.write(Structured, 0, gapOf(s.dropped, "")); err != nil {
+			return err
 		}
 		s.dropped = 0
 	}
-	if err := s.write(stream, step, b); err != nil {
-		if kindOf(err) != forgeyard.NoSpace {
-			return forgeyard.E("log", kindOf(err), err)
+	if s.owed > 0 {
+		if err := s.write(Structured, 0, gapOf(s.owed, GapBound)); err != nil {
+			return err
 		}
-		s.dropped += int64(len(b))
+		s.owed = 0
 	}
 	return nil
 }
@@ -327,24 +354,36 @@ func (s *Spool) beyond(stream Stream, b []byte) bool {
 		return false
 	}
 	n := int64(prefixSize + fixedSize + len(b))
-	if s.full = s.full || s.written+n > s.cfg.Most; s.full {
+	if s.full = s.full || s.written+n > s.cfg.Most || s.cfg.Parts > 0 && s.parts(n) > s.cfg.Parts-endParts; s.full {
 		return true
 	}
 	s.written += n
 	return false
 }
 
+// parts is how many parts the log has, at most, with n more bytes. The caller holds mu.
+func (s *Spool) parts(n int64) int { return len(s.chunks) + int((s.unflushed()+n)/fullBytes) + 1 }
+
 // Left counts the bytes that the bound kept out.
 func (s *Spool) Left() int64 { s.mu.Lock(); defer s.mu.Unlock(); return s.left }
 
 // EndGap writes how much the bound kept out, if anything, as a gap frame, and returns it. It
-// is called once, when the last program has ended.
+// is called once, when the last program has ended. On a full disk the frame comes before
+// the next one that finds room.
 func (s *Spool) EndGap(ctx context.Context) (int64, error) {
-	n := s.Left()
-	if n == 0 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left == 0 {
 		return 0, nil
 	}
-	return n, s.append1(ctx, Structured, 0, gapOf(n, GapBound))
+	s.owed = s.left
+	if err := s.place(ctx, 0); err != nil {
+		return s.left, err
+	}
+	if err := s.gaps(); err != nil && kindOf(err) != forgeyard.NoSpace {
+		return s.left, forgeyard.E("log", kindOf(err), err)
+	}
+	return s.left, nil
 }
 
 // write adds one frame at the end. After an error the file ends where it did.
@@ -485,6 +524,17 @@ func readSegment(ctx context.Context, seg *segment, seq uint64, end int64, yield
 // whole flushed segments back once the spool is half full. It returns the new chunks. After an error
 // what was flushed stays flushed, and Flush goes on from there.
 func (s *Spool) Flush(ctx context.Context, store cas.Store) ([]job.LogChunk, error) {
+	return s.flush(ctx, store, 1)
+}
+
+// FlushFull does so with parts that are full. The rest waits for more, since the number of
+// parts is bounded; but not where it is much of what the spool may hold.
+func (s *Spool) FlushFull(ctx context.Context, store cas.Store) ([]job.LogChunk, error) {
+	return s.flush(ctx, store, min(fullBytes, s.cfg.Limit/2))
+}
+
+// flush stores parts of at least so many bytes.
+func (s *Spool) flush(ctx context.Context, store cas.Store, least int64) ([]job.LogChunk, error) {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
 	var out []job.LogChunk
@@ -495,16 +545,16 @@ func (s *Spool) Flush(ctx context.Context, store cas.Store) ([]job.LogChunk, err
 		if from > to {
 			return out, nil
 		}
-		c, err := s.flush1(ctx, store, from, to)
-		if err != nil {
+		c, err := s.flush1(ctx, store, from, to, least)
+		if err != nil || c.LastSeq < from {
 			return out, err
 		}
 		out = append(out, c)
 	}
 }
 
-// flush1 stores one chunk that starts at from.
-func (s *Spool) flush1(ctx context.Context, store cas.Store, from, to uint64) (job.LogChunk, error) {
+// flush1 stores one chunk that starts at from, and none if there is less than that.
+func (s *Spool) flush1(ctx context.Context, store cas.Store, from, to uint64, least int64) (job.LogChunk, error) {
 	b := slices.Clone(header)
 	last := from - 1
 	for f, err := range s.Tail(ctx, from, false) {
@@ -518,6 +568,9 @@ func (s *Spool) flush1(ctx context.Context, store cas.Store, from, to uint64) (j
 	}
 	if last < from {
 		return job.LogChunk{}, forgeyard.E("flush log", forgeyard.Interrupted, context.Cause(ctx))
+	}
+	if int64(len(b)) < least {
+		return job.LogChunk{}, nil
 	}
 	ref, err := store.Put(ctx, strings.NewReader(string(b)), cas.PutOptions{Class: cas.Durable, Size: int64(len(b)), Owner: s.cfg.Owner})
 	if err != nil {
