@@ -33,7 +33,7 @@ import (
 // only floors have risen.
 type boots struct {
 	g        *Group
-	disowned atomic.Bool // refusedBy is not empty
+	disowned atomic.Bool // there is a disowner
 
 	mu        sync.Mutex                    // guards what is below
 	own       roll.Boot                     // zero: it could not be written yet
@@ -264,8 +264,8 @@ func (b *boots) meet(h roll.Hello) *caller {
 	if !v.OK() {
 		b.refuses(c.ID, who.nonce, v)
 	}
-	if h.Refused != nil {
-		b.refusedAs(c.ID, *h.Refused)
+	if h.Refused != nil && v.OK() && votes {
+		b.refusedAs(c.ID, *h.Refused) // of a copy that takes us for one, nothing follows
 	}
 	return who
 }
@@ -302,6 +302,23 @@ func (b *boots) refusedAs(by string, f roll.Refusal) {
 	b.disowned.Store(true)
 }
 
+// disowner is a member that refuses this process, and votes. The caller holds mu.
+func (b *boots) disowner() (Refusal, bool) {
+	for _, m := range b.g.voters() {
+		if r, ok := b.refusedBy[m.ID]; ok {
+			return r, true
+		}
+	}
+	return Refusal{}, false
+}
+
+// heed lets this process hear again what comes once nobody who votes refuses it.
+func (b *boots) heed() {
+	defer b.current()()
+	_, yes := b.disowner()
+	b.disowned.Store(yes)
+}
+
 // caller is a process at the other end of a connection.
 type caller struct {
 	b       *boots
@@ -326,6 +343,13 @@ func (c *caller) Refused() bool {
 	return true
 }
 
+// Took implements carry.Caller.
+func (c *caller) Took(from raft.ServerID, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) {
+	if string(from) == c.id {
+		c.b.took(from, q, r)
+	}
+}
+
 // Stayed implements carry.Caller.
 func (c *caller) Stayed() { c.b.admitted(c.id) }
 
@@ -335,7 +359,9 @@ func (b *boots) admitted(id string) {
 	b.welcome[id] = true
 }
 
-// took notes what a follower acknowledged to this leader.
+// took notes what a follower acknowledged to this leader, after it said hello on that
+// connection. Before that, the next process may be the one that speaks: what it says of
+// its log elsewhere may be older than what it acknowledges here.
 func (b *boots) took(id raft.ServerID, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) {
 	n := len(q.Entries)
 	if n == 0 || !r.Success {
@@ -403,7 +429,7 @@ func (b *boots) withheld(in *instance) error {
 		have++
 	}
 	defer b.current()()
-	for _, r := range b.refusedBy {
+	if r, yes := b.disowner(); yes {
 		return &Disowned{r}
 	}
 	for _, s := range in.servers() {
@@ -472,6 +498,7 @@ func (b *boots) watch(in *instance) {
 			wait = min(wait, b.g.cfg.Timings.Heartbeat/4)
 		}
 		b.greetAll(in, asked)
+		b.heed()
 		b.raise(in)
 		b.save(in, false)
 		select {
@@ -537,8 +564,10 @@ func (g *Group) Refusals() (refused, by []Refusal) {
 			refused = append(refused, r.Refusal)
 		}
 	}
-	for _, r := range g.boots.refusedBy {
-		by = append(by, r)
+	for _, m := range g.voters() {
+		if r, ok := g.boots.refusedBy[m.ID]; ok {
+			by = append(by, r)
+		}
 	}
 	order := func(a, b Refusal) int { return cmp.Compare(a.Member, b.Member) }
 	slices.SortFunc(refused, order)

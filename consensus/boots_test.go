@@ -173,8 +173,102 @@ func TestTwoOfOneName(t *testing.T) {
 		if _, by := first.g.Refusals(); len(by) > 0 {
 			t.Errorf("the first is refused: %+v", by)
 		}
-		if second.g.Applied() >= tn.put(leader, "three") {
+		three := tn.put(leader, "three")
+		tn.awaitApplied(three, leader, tn.nodes[1])
+		time.Sleep(time.Minute)
+		if second.g.Applied() >= three {
 			t.Error("it takes entries")
+		}
+		tn.stop()
+	})
+}
+
+// lab is a town of copies of these nodes, which know each other and nobody else.
+func (tn *town) lab(of ...*resident) *town {
+	tn.t.Helper()
+	for _, r := range tn.nodes {
+		r.close()
+	}
+	lab := newTown(tn.t, len(of), nil)
+	for i, r := range of {
+		lab.nodes[i].cfg.Dir = r.image()
+	}
+	for _, r := range append(tn.nodes, lab.nodes...) {
+		r.open()
+	}
+	return lab
+}
+
+// joins lets what a town calls reach another town's nodes, where they have the same names.
+func (tn *town) joins(other *town) {
+	for addr, p := range other.x.ports {
+		tn.x.isolate(addr, true)
+		tn.x.isolate(addr, false)
+		tn.x.mu.Lock()
+		tn.x.ports[addr] = p
+		tn.x.mu.Unlock()
+	}
+}
+
+// Most of a site was copied, and the copies have met. When they reach the originals, these
+// do not listen to what copies say of them.
+func TestCopiesSilenceNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil)
+		tn.start()
+		tn.awaitApplied(tn.put(tn.nodes[0], "one"), tn.nodes...)
+		lab := tn.lab(tn.nodes[:2]...)
+		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes...), "two"), tn.nodes...)
+		lab.awaitApplied(lab.put(lab.awaitLeader(lab.nodes...), "of the copies"), lab.nodes...)
+		lab.joins(tn)
+		until(t, "the copies are refused", func() bool {
+			refused := 0
+			for _, r := range lab.nodes {
+				if _, by := r.g.Refusals(); len(by) > 0 {
+					refused++
+				}
+			}
+			return refused == len(lab.nodes)
+		})
+		time.Sleep(time.Minute)
+		for _, r := range tn.nodes {
+			if _, by := r.g.Refusals(); len(by) > 0 {
+				t.Errorf("%s listens to a copy: %+v", r.id, by)
+			}
+		}
+		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes...), "three"), tn.nodes...)
+		tn.sameState(tn.nodes...)
+		lab.stop()
+		tn.stop()
+	})
+}
+
+// claims is what the next process of a node says to another, with a log that ends there.
+func (r *resident) claims(to *resident, index uint64) roll.Hello {
+	to.g.boots.mu.Lock()
+	known := to.g.boots.known[r.id]
+	to.g.boots.mu.Unlock()
+	b := roll.Boot{Number: known.Number + 1, Chain: []uint64{7, known.Nonce}}
+	return roll.Hello{Claim: roll.Claim{ID: r.id, Boot: b, Lineage: r.g.Lineage(), Term: r.g.Term(), Index: index}}
+}
+
+// A process that cannot write down that it began says no hello, and acknowledges entries.
+// When it says hello, with the end of the log as it was when it began to, those are not held
+// against it.
+func TestWhatIsAcknowledgedBeforeAHelloIsNotHeldAgainstIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil)
+		tn.start()
+		leader, full := tn.nodes[0], tn.nodes[2]
+		before := tn.put(leader, "one")
+		tn.awaitApplied(before, tn.nodes...)
+		full.close()
+		full.fault.keep(keyOwnBoots)
+		full.open()
+		tn.awaitApplied(tn.put(leader, "two"), full)
+		c := leader.g.boots.meet(full.claims(leader, before))
+		if c == nil || !c.verdict.OK() {
+			t.Errorf("it is judged by what came before its hello: %+v", c)
 		}
 		tn.stop()
 	})

@@ -456,6 +456,20 @@ type diskFault struct {
 	err     error         // every write returns it
 	hang    chan struct{} // every write waits for it
 	partial bool          // with err: StoreLogs stores and then fails, as a failed sync may
+	unset   []byte        // this key cannot be set: the disk has no room for it
+}
+
+// keep says which key cannot be set; nil: all can.
+func (f *diskFault) keep(key []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unset = key
+}
+
+func (f *diskFault) keeps(key []byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.unset != nil && bytes.Equal(f.unset, key)
 }
 
 func (f *diskFault) set(err error, hang chan struct{}) {
@@ -488,6 +502,9 @@ func (d *faultyDisk) DeleteRange(a, b uint64) error {
 	return d.fault.write(func() error { return d.LogStore.DeleteRange(a, b) })
 }
 func (d *faultyDisk) Set(k, v []byte) error {
+	if d.fault.keeps(k) {
+		return errFull
+	}
 	return d.fault.write(func() error { return d.StableStore.Set(k, v) })
 }
 func (d *faultyDisk) SetUint64(k []byte, v uint64) error {

@@ -113,7 +113,7 @@ func (t *guardedTransport) AppendEntries(id raft.ServerID, to raft.ServerAddress
 		t.mu.Lock()
 		t.progress[id] = followerProgress{lastIndex: last, at: t.in.g.cfg.Clock.Now()}
 		t.mu.Unlock()
-		err = t.Held(id, req, resp)
+		err = t.Held(req, resp)
 	}
 	return err
 }
@@ -169,9 +169,8 @@ func (t *guardedTransport) Arrive(rpc raft.RPC) bool {
 	return t.inTurn(func() bool { return t.inspect(&rpc) }, rpc)
 }
 
-// Held implements carry.Guard; see ahead, and boots.
-func (t *guardedTransport) Held(from raft.ServerID, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
-	t.in.g.boots.took(from, q, r)
+// Held implements carry.Guard; see ahead.
+func (t *guardedTransport) Held(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
 	return t.in.store.awaitOwn(q, r)
 }
 

@@ -88,7 +88,7 @@ type desk struct {
 }
 
 func (d *desk) Arrive(c raft.RPC) bool { d.calls <- c; return true }
-func (d *desk) Held(raft.ServerID, *raft.AppendEntriesRequest, *raft.AppendEntriesResponse) error {
+func (d *desk) Held(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) error {
 	return d.held
 }
 

@@ -4,6 +4,7 @@ package carry
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ type porter struct {
 	heard   chan string
 	refuses bool
 	stayed  chan struct{}
+	took    atomic.Int64 // entries
 }
 
 func newPorter(says string) *porter {
@@ -26,6 +28,9 @@ func (p *porter) Hello(raft.ServerAddress, Caller) []byte { return []byte(p.says
 func (p *porter) Meet(h []byte) Caller                    { p.heard <- string(h); return p }
 func (p *porter) Refused() bool                           { return p.refuses }
 func (p *porter) Stayed()                                 { p.stayed <- struct{}{} }
+func (p *porter) Took(_ raft.ServerID, q *raft.AppendEntriesRequest, _ *raft.AppendEntriesResponse) {
+	p.took.Add(int64(len(q.Entries)))
+}
 
 // raft's own transport, and so an older program, passes a hello over, in calls and answers.
 func TestOlderProgramsPassAHelloOver(t *testing.T) {
@@ -33,13 +38,14 @@ func TestOlderProgramsPassAHelloOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, a, b := newStreet()
 			d := &desk{calls: make(chan raft.RPC)}
+			p := newPorter("hello")
 			var caller, callee transport
 			calls := (<-chan raft.RPC)(d.calls)
 			if i == 0 {
-				caller, callee = New(Config{Layer: a, Timeout: 5 * time.Second, Desk: newPorter("hello")}), theirs(b)
+				caller, callee = New(Config{Layer: a, Timeout: 5 * time.Second, Desk: p}), theirs(b)
 				calls = callee.Consumer()
 			} else {
-				ours := New(Config{Layer: b, Timeout: 5 * time.Second, Desk: newPorter("hello")})
+				ours := New(Config{Layer: b, Timeout: 5 * time.Second, Desk: p})
 				ours.Start(d)
 				caller, callee = theirs(a), ours
 			}
@@ -51,6 +57,9 @@ func TestOlderProgramsPassAHelloOver(t *testing.T) {
 				got, err := e.make(caller)
 				<-done
 				e.check(t, got, err)
+			}
+			if n := p.took.Load(); n > 0 {
+				t.Errorf("%d entries count as acknowledged by one that said no hello", n)
 			}
 		})
 	}
@@ -78,6 +87,9 @@ func TestEachSideSaysHelloOnce(t *testing.T) {
 		}
 		if len(peers.heard) != connections || len(mine.heard) != connections || <-peers.heard != "mine" || <-mine.heard != "theirs" {
 			t.Errorf("%s: %d and %d hellos on %d connections", e.name, len(peers.heard), len(mine.heard), connections)
+		}
+		if q, ok := e.call.(*raft.AppendEntriesRequest); ok && mine.took.Load() != int64(3*len(q.Entries)) {
+			t.Errorf("%s: %d entries count as acknowledged", e.name, mine.took.Load())
 		}
 		if want := 3 - connections; len(peers.stayed) != want {
 			t.Errorf("%s: it was said %d times that the caller called again, and it did %d times", e.name, len(peers.stayed), want)

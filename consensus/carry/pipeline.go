@@ -134,7 +134,8 @@ func (f *future) await() {
 		_, err = p.link.answer(f.r)
 	}
 	if err == nil {
-		err = p.t.guard.Held(p.to, f.q, f.r)
+		p.link.took(p.to, f.q, f.r)
+		err = p.t.guard.Held(f.q, f.r)
 	}
 	if f.err = err; err != nil {
 		*f.r = raft.AppendEntriesResponse{} // raft looks at nothing but this

@@ -39,6 +39,8 @@ type Caller interface {
 	Refused() bool
 	// Stayed says that it called again after it had our hello, so it does not refuse us.
 	Stayed()
+	// Took is told of each answer to an append, on a connection on which it said hello.
+	Took(from raft.ServerID, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse)
 }
 
 // ErrRefused is what calls to and from a refused process end with.
@@ -51,7 +53,7 @@ type Guard interface {
 	Arrive(call raft.RPC) bool
 	// Held returns when raft may hear of an answer to a pipelined append; an error says
 	// that it may not.
-	Held(from raft.ServerID, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error
+	Held(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error
 }
 
 // Transport implements raft.Transport. Calls may be made before Start, but none comes in.
@@ -111,8 +113,8 @@ func (t *Transport) Close() (err error) {
 }
 
 // AppendEntries implements raft.Transport.
-func (t *Transport) AppendEntries(_ raft.ServerID, to raft.ServerAddress, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
-	return t.call(to, appendEntries, q, r)
+func (t *Transport) AppendEntries(id raft.ServerID, to raft.ServerAddress, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+	return t.exchange(to, appendEntries, q, r, func(l *link) { l.took(id, q, r) })
 }
 
 // RequestVote implements raft.Transport.
@@ -157,6 +159,11 @@ func (t *Transport) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, q *r
 
 // call makes one exchange on a connection of its own.
 func (t *Transport) call(to raft.ServerAddress, k kind, q, r any) error {
+	return t.exchange(to, k, q, r, func(*link) {})
+}
+
+// exchange is call; answered is called with the connection that a good answer came on.
+func (t *Transport) exchange(to raft.ServerAddress, k kind, q, r any, answered func(*link)) error {
 	l, err := t.link(to)
 	if err != nil {
 		return err
@@ -169,6 +176,9 @@ func (t *Transport) call(to raft.ServerAddress, k kind, q, r any) error {
 		return err
 	}
 	whole, err := l.answer(r)
+	if err == nil {
+		answered(l)
+	}
 	if whole {
 		t.giveBack(to, l)
 	} else {
@@ -251,6 +261,13 @@ func (l *link) answer(r any) (whole bool, err error) {
 		return true, errors.New(refusal)
 	}
 	return true, nil
+}
+
+// took passes an answer to an append on to who gave it.
+func (l *link) took(id raft.ServerID, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) {
+	if l.peer != nil {
+		l.peer.Took(id, q, r)
+	}
 }
 
 // kept is a buffer for the next message.

@@ -121,10 +121,10 @@ type Record struct {
 // on. acked is what it acknowledged to the listener in a term that the listener leads now,
 // zero where it leads none: that, too, is on the disk of a voter that knows no later term.
 func Judge(r Record, c Claim, acked, ackedTerm uint64) (Record, Verdict) {
-	if v, ok := refusedBefore(r, c.Boot); ok {
+	own := c.Boot.nonce(c.Boot.Number)
+	if r, v, ok := refusedBefore(r, c.Boot, own); ok {
 		return r, v
 	}
-	own := c.Boot.nonce(c.Boot.Number)
 	switch {
 	case r.Number == c.Boot.Number && r.Nonce == own:
 		return r, Verdict{}
@@ -147,13 +147,30 @@ func Judge(r Record, c Claim, acked, ackedTerm uint64) (Record, Verdict) {
 	return r, Verdict{}
 }
 
-func refusedBefore(r Record, b Boot) (Verdict, bool) {
-	for _, f := range r.Refused {
+// refusedBefore says that a process, or one that it was started from, was refused, and
+// remembers the process: after MaxChain starts more, the first one is in no chain. The first
+// stays as well, since others may have been started from its disk; of those in between, in
+// one chain, only the last does.
+func refusedBefore(r Record, b Boot, own uint64) (Record, Verdict, bool) {
+	var past []int // of r.Refused, those in the chain
+	for i, f := range r.Refused {
 		if slices.Contains(b.Chain, f.Nonce) {
-			return f.Verdict, true
+			past = append(past, i)
 		}
 	}
-	return Verdict{}, false
+	if len(past) == 0 {
+		return r, Verdict{}, false
+	}
+	last := past[len(past)-1]
+	v := r.Refused[last].Verdict
+	if slices.ContainsFunc(r.Refused, func(f Refusal) bool { return f.Nonce == own }) {
+		return r, v, true
+	}
+	if len(past) > 1 {
+		r.Refused = slices.Delete(slices.Clone(r.Refused), last, last+1)
+	}
+	r, v = refuse(r, own, v)
+	return r, v, true
 }
 
 func refuse(r Record, nonce uint64, v Verdict) (Record, Verdict) {

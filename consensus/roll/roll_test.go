@@ -83,6 +83,31 @@ func TestRefusalsLast(t *testing.T) {
 	}
 }
 
+// A refused disk is started more often than a chain reaches back: it stays refused, so do
+// other processes from it, and the original goes on.
+func TestRefusalsOutlastTheChain(t *testing.T) {
+	r, v := Judge(Record{Number: 2, Nonce: 12, Floor: 100}, claim(start(11, 12, 99), 1, 7), 0, 0)
+	if v.Reason != Behind {
+		t.Fatal(v)
+	}
+	copied := start(11, 12, 99)
+	for n := range uint64(4 * MaxChain) {
+		copied = copied.Next(1000 + n)
+		if r, v = Judge(r, claim(copied, 1, 1000), 0, 0); v.Reason != Behind {
+			t.Fatalf("start %d: %s", copied.Number, v)
+		}
+	}
+	if len(r.Refused) > 7 {
+		t.Errorf("%d refusals of one disk are remembered", len(r.Refused))
+	}
+	if _, v = Judge(r, claim(start(11, 12, 99, 98), 1, 1000), 0, 0); v.Reason != Behind {
+		t.Errorf("another process from the refused disk: %s", v)
+	}
+	if r, v = Judge(r, claim(start(11, 12, 13), 1, 100), 0, 0); !v.OK() || r.Nonce != 13 {
+		t.Errorf("the original: %s, known as %+v", v, r)
+	}
+}
+
 // A copy that has everything and is heard first takes its original's place, which then may
 // not speak; the copy may, though its original is in its past.
 func TestTheLaterOfTwoIsHeard(t *testing.T) {
