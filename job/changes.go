@@ -3,13 +3,17 @@ package job
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 )
 
 // ChangesTo says in words what is different in now, fact by fact, so that a person can tell
 // which of a machine's abilities went or came (07§277). Empty when nothing is.
+//
+// The words go into the site's log state, which every voter computes for itself and whose hash
+// they compare: they are part of the log's format. A fact of today keeps its words, byte for
+// byte, for as long as the format that allows them; a new fact comes with a new format, or with
+// words that an older program, which cannot read it, does not miss.
 func (c Capabilities) ChangesTo(now Capabilities) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -34,7 +38,7 @@ func (c Capabilities) ChangesTo(now Capabilities) []string {
 			say("%s %s is gone", what, x)
 		}
 	}
-	return append(all, c.others(now)...)
+	return all
 }
 
 // inMiB keeps small differences apart.
@@ -47,7 +51,7 @@ func inMiB(n int64) string {
 
 // named are the facts that come in lists, each as people call it.
 func (c Capabilities) named() map[string][]string {
-	all := map[string][]string{"sandbox": nil, "toolchain": nil, "label": nil, "device": nil, "network": nil}
+	all := map[string][]string{"sandbox": nil, "toolchain": nil, "label": nil, "device": nil, "network": nil, "gpu": nil}
 	add := func(what, format string, args ...any) {
 		all[what] = append(all[what], fmt.Sprintf(format, args...))
 	}
@@ -69,6 +73,13 @@ func (c Capabilities) named() map[string][]string {
 	}
 	for _, n := range c.Networks {
 		add("network", "%s", n)
+	}
+	for _, g := range c.GPUs {
+		memory := ""
+		if g.Memory != 0 {
+			memory = inMiB(g.Memory)
+		}
+		add("gpu", "%s (%s)", g.Bus, words([]string{g.Vendor, g.Model, g.Driver, memory}))
 	}
 	for _, l := range all {
 		slices.Sort(l)
@@ -92,20 +103,4 @@ func pairs(m map[string]string) []string {
 // without are the elements of a that are not in b.
 func without(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(x string) bool { return slices.Contains(b, x) })
-}
-
-// spelled are the fields that ChangesTo has words for.
-var spelled = []string{"OS", "Arch", "MilliCPU", "Memory", "Disk", "MaxJobs", "Sandboxes", "Toolchains", "Labels", "Devices", "Networks"}
-
-// others names the fields that have no words above, so that none changes unsaid.
-func (c Capabilities) others(now Capabilities) []string {
-	var all []string
-	a, b := reflect.ValueOf(c), reflect.ValueOf(now)
-	for i := range a.NumField() {
-		name := a.Type().Field(i).Name
-		if !slices.Contains(spelled, name) && !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
-			all = append(all, fmt.Sprintf("%s %v, was %v", strings.ToLower(name), b.Field(i).Interface(), a.Field(i).Interface()))
-		}
-	}
-	return all
 }

@@ -18,10 +18,13 @@ func TestChangesOfCapabilities(t *testing.T) {
 	now.Sandboxes = []SandboxCapability{{Kind: SandboxStrict, Limits: []string{"memory"}}}
 	now.Toolchains = []Toolchain{{Name: "go", Version: "1.26.2", Source: "host"}}
 	now.Devices = []DeviceFact{{ID: "dut", Kind: "serial", Labels: map[string]string{"b": "2", "a": "1"}}}
+	now.Networks = []Network{NetworkNone}
+	now.GPUs = []GPU{{Bus: "0000:01:00.0", Vendor: "nvidia", Model: "NVIDIA L4", Driver: "nvidia", Memory: 23034 << 20}, {Bus: "soc", Driver: "v3d"}}
 	now.Labels = nil
 	want := []string{
 		"cpu 2000m, was 4000m", "memory 1073741825 bytes, was 4096 MiB",
-		"device dut (serial a=1 b=2) is new", "label bench=a is gone",
+		"device dut (serial a=1 b=2) is new",
+		"gpu 0000:01:00.0 (nvidia NVIDIA L4 nvidia 23034 MiB) is new", "gpu soc (v3d) is new", "label bench=a is gone", "network none is new",
 		"sandbox strict (memory) is new", "sandbox strict (memory pids) is gone",
 		"toolchain go 1.26.2 (host) is new", "toolchain go 1.26.1 (host) is gone",
 	}
@@ -37,6 +40,19 @@ func TestChangesOfCapabilities(t *testing.T) {
 		some(t, f)
 		if got := (Capabilities{}).ChangesTo(c); len(got) != 1 {
 			t.Errorf("%s changed: %q", reflect.TypeFor[Capabilities]().Field(i).Name, got)
+		}
+		for k := 0; f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Struct && k < f.Type().Elem().NumField(); k++ {
+			one := func() (c Capabilities, e reflect.Value) {
+				list := reflect.ValueOf(&c).Elem().Field(i)
+				list.Set(reflect.MakeSlice(list.Type(), 1, 1))
+				return c, list.Index(0)
+			}
+			was, _ := one()
+			is, e := one()
+			some(t, e.Field(k))
+			if got := was.ChangesTo(is); len(got) != 2 { // it is new, and what was is gone
+				t.Errorf("%s.%s changed: %q", e.Type(), e.Type().Field(k).Name, got)
+			}
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -209,7 +208,7 @@ func (c *change) newID() string {
 // note adds a line to the site's events.
 func (c *change) note(kind, format string, args ...any) {
 	h := slices.Clone(c.History)
-	h = append(h, SiteEvent{Index: c.Step, At: c.at, Kind: kind, Text: forgeyard.Clip(fmt.Sprintf(format, args...), 400)})
+	h = append(h, SiteEvent{Index: c.Step, At: c.at, Kind: kind, Text: forgeyard.Clip(fmt.Sprintf(format, args...), maxNote)})
 	if len(h) > maxHistory {
 		if c.Allows(FormatLeases) { // a program of format 1 does not count it
 			c.Forgotten = h[len(h)-maxHistory-1].Index
@@ -383,8 +382,27 @@ func (c *change) noteChanges(m Member, b Register) {
 		return
 	}
 	if changes := m.Caps.ChangesTo(b.Caps); len(changes) > 0 {
-		c.note("capability", "%s: %s", m.Name, strings.Join(changes, "; "))
+		c.note("capability", "%s: %s", m.Name, listed(changes, maxNote-len(m.Name)-2))
 	}
+}
+
+// listed are as many of the words as have room, and the number of the others. Its bytes are
+// part of the log's format.
+func listed(all []string, room int) string {
+	text := all[0]
+	for i, s := range all[1:] {
+		more := fmt.Sprintf("; and %d more", len(all)-i-1)
+		longer := text + "; " + s
+		if i+2 < len(all) && len(longer)+len(more) <= room || i+2 == len(all) && len(longer) <= room {
+			text = longer
+			continue
+		}
+		if len(text)+len(more) > room {
+			text = forgeyard.Clip(text, max(0, room-len(more)-len("…")))
+		}
+		return text + more
+	}
+	return text
 }
 
 // supersede ends every lease that an older session of the member holds: nothing commits

@@ -7,6 +7,7 @@ const (
 	maxRequestID    = 64
 	maxRequests     = 8192   // remembered request ids: far more than can be in flight
 	maxHistory      = 512    // site events
+	maxNote         = 400    // bytes of the text of one
 	maxLeaseLog     = 1024   // lease events: some hundred leases from offer to end
 	maxLacks        = 64     // shortfalls of the site's readiness
 	maxEnded        = 10_000 // ended jobs that stay listed; older ones are forgotten with their runs

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/internal/golden"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -172,9 +174,29 @@ func TestChangesOfCapabilitiesAreEvents(t *testing.T) {
 	}
 	register("three", less)
 	register("four", able)
+	// A fact of each kind, and more than one event has room for.
+	full := job.Capabilities{
+		OS: "linux", Arch: "arm64", MilliCPU: 1500, Memory: 1<<30 + 1, Disk: 1 << 40, MaxJobs: 2,
+		Sandboxes:  []job.SandboxCapability{{Kind: job.SandboxStrict, Version: "1", Limits: []string{"cpu", "pids"}}},
+		Toolchains: []job.Toolchain{{Name: "gcc", Version: "12", Source: "store", Verified: true}}, Labels: map[string]string{"a": "b"},
+		Devices:  []job.DeviceFact{{ID: "dut", Kind: "serial", Labels: map[string]string{"x": "y"}, Serial: "7"}},
+		Networks: []job.Network{job.NetworkNone}, GPUs: []job.GPU{{Bus: "0000:01:00.0", Vendor: "nvidia", Model: "L4", Driver: "nvidia", Memory: 1 << 30}},
+	}
+	register("four", full)
+	many := full
+	many.Labels = map[string]string{}
+	for i := range 30 {
+		many.Labels[fmt.Sprintf("label-%02d", i)] = "0123456789"
+	}
+	register("four", many)
+	texts := events()
+	golden.Text(t, "testdata/capability-events.txt", []byte(strings.Join(texts, "\n")+"\n"))
+	if last := texts[len(texts)-1]; len(last) > maxNote || !strings.HasSuffix(last, " more") {
+		t.Errorf("what is left out is not told in %d bytes: %q", len(last), last)
+	}
 	m, _ := l.s.Members.Get("R1")
 	want := []string{m.Name + ": cpu 2000m, was 4000m; toolchain gcc (host) is gone", m.Name + ": cpu 4000m, was 2000m; toolchain gcc (host) is new"}
-	if got := events(); !slices.Equal(got, want) {
+	if got := events(); !slices.Equal(got[:2], want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
