@@ -53,6 +53,13 @@ func (t *tried) probed(c job.Capabilities, failed map[job.Sandbox]string) {
 	}
 }
 
+// works reports whether an executor worked when it was tried last.
+func (t *tried) works(k job.Sandbox) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.worked[k] && t.failed[k] == ""
+}
+
 // judgeExecutors says how the executors that were started to try them out did. One that worked
 // in this process and does not any more is a matter of this machine; where none is left, nothing
 // can be run.

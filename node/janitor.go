@@ -79,7 +79,7 @@ func (n *Node) Cleanup(ctx context.Context, dry, kept bool) (*forgeyardv1.Cleanu
 }
 
 // checkWorkspaces says what ended work has left and cannot be removed.
-func (n *Node) checkWorkspaces(context.Context) *forgeyardv1.Health_Check {
+func (n *Node) checkWorkspaces() *forgeyardv1.Health_Check {
 	kept, err := n.runner.Kept()
 	return judgeWorkspaces(n.runner.Undone(), len(kept), err)
 }

@@ -246,9 +246,7 @@ func (m *metrics) authority(s *site.State) {
 
 // sample refreshes what is read rather than counted.
 func (m *metrics) sample(ctx context.Context, n *Node) {
-	if u, err := n.store.Usage(ctx); err == nil {
-		m.casBytes.Set(float64(u.Bytes))
-	}
+	m.casBytes.Set(float64(n.store.Holds().Bytes))
 	m.spoolBytes.Set(float64(n.spoolBytes()))
 	m.attempts.sample(n.mains(), n.clock.Now())
 }

@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/cas/cacheapi"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	"github.com/forgeyard/forgeyard-node/cas/layer"
@@ -141,9 +142,13 @@ type Node struct {
 	recovering sync.Mutex // held through a forced recovery
 	refreshing sync.Mutex // held while the machine is probed again
 
-	selfChecks selfChecks
-	tried      tried
-	raftDisk   raftDisk
+	selfChecks   selfChecks
+	keeperMissed int // times in a row that the keeper did not answer; of selfCheckLoop
+	storage      lately[storage]
+	onDisk       lately[[]*forgeyardv1.Health_Check]
+	running      context.Context // of the loops: what was asked of a disk ends with them
+	tried        tried
+	raftDisk     raftDisk
 
 	mu        sync.Mutex
 	servers   serverAddrs
@@ -269,6 +274,7 @@ func (n *Node) serve(ctx context.Context) error {
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	g, run := errgroup.WithContext(run)
+	n.running = run
 	servers, err := n.listen(run, g)
 	if err != nil {
 		return err

@@ -31,7 +31,8 @@ const (
 // selfChecks is what this node found wrong with itself when it looked last.
 type selfChecks struct {
 	mu    sync.Mutex // guards all below
-	found []fitness.Finding
+	found []*forgeyardv1.Health_Check
+	ended forgeyard.Instant // when they were; zero: no look has ended yet
 	began forgeyard.Instant // of the look that is under way
 	under bool              // one is
 }
@@ -42,22 +43,53 @@ func (s *selfChecks) begin(now forgeyard.Instant) {
 	s.began, s.under = now, true
 }
 
-func (s *selfChecks) end(found []fitness.Finding) {
+func (s *selfChecks) end(found []*forgeyardv1.Health_Check, now forgeyard.Instant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.found, s.under = found, false
+	s.found, s.ended, s.under = found, now, false
 }
 
 // all is what was found, and that the checks hang when they do.
 func (s *selfChecks) all(now forgeyard.Instant) []fitness.Finding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if took := now.Sub(s.began); s.under && took >= selfCheckHangs {
-		return append(slices.Clone(s.found), fitness.Finding{
-			Check: "checks", Status: fitness.Fail, Detail: fmt.Sprintf("this node's checks of itself began %s ago and do not end: a disk does not answer", took.Round(time.Second)),
-		})
+	out := findings(s.found)
+	if why := s.hang(now); why != "" {
+		out = append(out, fitness.Finding{Check: "checks", Status: fitness.Fail, Detail: why})
 	}
-	return s.found
+	return out
+}
+
+// hang says that the look under way does not end. It is called with mu held.
+func (s *selfChecks) hang(now forgeyard.Instant) string {
+	took := now.Sub(s.began)
+	if !s.under || took < selfCheckHangs {
+		return ""
+	}
+	return fmt.Sprintf("this node's checks of itself began %s ago and do not end: a disk does not answer", took.Round(time.Second))
+}
+
+// looksAgain is what to do about a disk that does not answer.
+const looksAgain = "look at the disk: dmesg, and /proc/PID/stack of what waits for it; this node looks again by itself as soon as it answers"
+
+// shown is what was found, as it was found, and the check of the checks themselves. answered says
+// whether those that keep no work away had their answer from the disk.
+func (s *selfChecks) shown(now forgeyard.Instant, answered bool) (own []*forgeyardv1.Health_Check, looked *forgeyardv1.Health_Check) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := check("checks")
+	c.Detail = "this node has not looked at itself yet"
+	if s.ended != 0 {
+		c.Detail = fmt.Sprintf("what keeps work away was looked at %s ago", now.Sub(s.ended).Round(time.Second))
+	}
+	if !answered {
+		c.Status, c.Fix = checkWarn, looksAgain
+		c.Detail += fmt.Sprintf("; what else lies on a disk did not answer within %s, and is shown as it was", askedWithin)
+	}
+	if why := s.hang(now); why != "" {
+		c.Status, c.Detail, c.Fix = checkFail, why, looksAgain
+	}
+	return s.found, c
 }
 
 // selfCheckLoop looks again and again, and tells the leader at once of what keeps work away
@@ -66,7 +98,7 @@ func (n *Node) selfCheckLoop(ctx context.Context) error {
 	var said []string
 	for {
 		n.selfChecks.begin(n.clock.Now())
-		n.selfChecks.end(findings(n.ownChecks(ctx)))
+		n.selfChecks.end(n.ownChecks(ctx), n.clock.Now())
 		words := fitness.Words(n.notTaking())
 		if now := strings.Join(words, " "); now != strings.Join(said, " ") && ctx.Err() == nil {
 			n.tellFitness(words)
@@ -99,7 +131,7 @@ func (n *Node) tellFitness(words []string) {
 // ownChecks are the checks whose failure keeps new work away. None of them asks another machine.
 func (n *Node) ownChecks(ctx context.Context) []*forgeyardv1.Health_Check {
 	return []*forgeyardv1.Health_Check{
-		n.checkStore(ctx), n.checkSpool(), n.checkRaftDisk(), n.checkExecutors(), n.checkKeeper(ctx), n.checkCredential(), n.checkClock(),
+		n.checkStore(), n.checkSpool(), n.checkRaftDisk(), n.checkExecutors(), n.checkKeeper(ctx), n.checkCredential(), n.checkClock(),
 	}
 }
 
@@ -161,7 +193,7 @@ func (n *Node) refusingWords() []string { return fitness.Words(n.notTaking()) }
 // fitnessMetrics tell what keeps work away.
 func (n *Node) fitnessMetrics(r *prometheus.Registry) {
 	for _, w := range []fitness.Word{
-		fitness.Draining, fitness.Disabled, fitness.NotApproved, fitness.Ill, fitness.Credential, fitness.Clock, fitness.Pressure, fitness.Capacity,
+		fitness.Draining, fitness.Disabled, fitness.Ill, fitness.Credential, fitness.Clock, fitness.Pressure, fitness.Capacity,
 	} {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "forgeyard", Name: "agent_not_taking_work", Help: "1 while this node takes no new work for that reason.", ConstLabels: prometheus.Labels{"reason": string(w)},

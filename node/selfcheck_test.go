@@ -1,10 +1,14 @@
 package node
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,9 +21,11 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
 	"github.com/forgeyard/forgeyard-node/node/fitness"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -143,6 +149,9 @@ func TestChecksOfExecutors(t *testing.T) {
 	breaks := func(x *tried) {
 		x.probed(job.Capabilities{Toolchains: []job.Toolchain{{Name: "go"}}}, map[job.Sandbox]string{job.SandboxStrict: "no user namespace"})
 	}
+	if executors().works(job.SandboxStrict) || !executors(works).works(job.SandboxStrict) || executors(works, breaks).works(job.SandboxStrict) {
+		t.Error("only what worked the last time is tried once more")
+	}
 	mustSay(t, map[string]judged{
 		"nothing probed yet":  {executors().judgeExecutors(), checkOK, "0 were"},
 		"an executor works":   {executors(works).judgeExecutors(), checkOK, "1 were"},
@@ -177,7 +186,11 @@ func TestChecksOfThisMachine(t *testing.T) {
 		st.Devices = st.Devices.Put("dut", d)
 		return st
 	}
+	gone := keeper.Health{Err: errors.New("it does not answer")}
 	mustSay(t, map[string]judged{
+		"the keeper answers":      {judgeKeeper(keeper.Health{PID: 7, Held: 2}, 0), checkOK, "holds 2 deadlines"},
+		"it missed one answer":    {judgeKeeper(gone, 1), checkWarn, "it does not answer"},
+		"it missed the next too":  {judgeKeeper(gone, 2), checkFail, "2 times in a row"},
 		"the log's disk":          {disk().judge(at), checkOK, "in time"},
 		"it hangs":                {disk(consensus.DiskHung).judge(at.Add(time.Minute)), checkFail, "since 1m0s (disk_hung: input/output error)"},
 		"it hung":                 {disk(consensus.DiskHung, consensus.Restarted).judge(at.Add(time.Minute)), checkWarn, "1m0s ago"},
@@ -213,15 +226,107 @@ func TestChecksThatHang(t *testing.T) {
 	if got := s.all(at.Add(selfCheckHangs - time.Second)); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
-	s.end([]fitness.Finding{{Check: "store", Status: fitness.OK}})
+	s.end([]*forgeyardv1.Health_Check{check("store")}, at)
 	s.begin(at)
 	got := s.all(at.Add(selfCheckHangs))
 	if len(got) != 2 || got[1].Check != "checks" || fitness.Of(got) != fitness.Unhealthy || !strings.Contains(got[1].Detail, "began 30s ago") {
 		t.Errorf("%+v", got)
 	}
-	s.end(nil)
+	if own, looked := s.shown(at.Add(selfCheckHangs), true); len(own) != 1 || looked.Status != checkFail || looked.Name != "checks" || looked.Fix == "" {
+		t.Errorf("people see %+v, %+v", own, looked)
+	}
+	s.end(nil, at)
+	if _, looked := s.shown(at.Add(time.Second), true); looked.Status != checkOK || !strings.Contains(looked.Detail, "1s ago") {
+		t.Errorf("people see %+v", looked)
+	}
+	if _, looked := s.shown(at, false); looked.Status != checkWarn || looked.Fix == "" {
+		t.Errorf("people see %+v", looked)
+	}
 	if got := s.all(at.Add(time.Hour)); len(got) != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A disk that does not answer holds up neither status nor doctor nor /healthz, which say so.
+func TestHangingChecksHoldNobodyUp(t *testing.T) {
+	n := makeSite(t, 1)[0].node
+	await := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); !is(); {
+			if time.Now().After(end) {
+				t.Fatal(what + ": not seen in 30s")
+			}
+			<-n.clock.After(10 * time.Millisecond)
+		}
+	}
+	n.raftDisk.mu.Lock() // one of its checks waits for it
+	defer func() { n.raftDisk.mu.Unlock() }()
+	await("a look hangs", func() bool {
+		n.selfChecks.mu.Lock()
+		defer n.selfChecks.mu.Unlock()
+		return n.selfChecks.under && n.clock.Now().Sub(n.selfChecks.began) > 200*time.Millisecond
+	})
+	n.selfChecks.begin(n.clock.Now().Add(-selfCheckHangs))
+	said := make(chan []*forgeyardv1.Health, 1)
+	code := make(chan int, 1)
+	go func() {
+		said <- []*forgeyardv1.Health{n.Status(t.Context()).Health, n.Doctor(t.Context()).Health}
+		w := httptest.NewRecorder()
+		n.withHealth(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
+		code <- w.Code
+	}()
+	select {
+	case all := <-said:
+		for _, h := range all {
+			if i := slices.IndexFunc(h.Checks, func(c *forgeyardv1.Health_Check) bool { return c.Name == "checks" }); i < 0 || h.Checks[i].Status != checkFail || h.Status != string(fitness.Unhealthy) {
+				t.Errorf("%+v", h)
+			}
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("status and doctor wait for a check that hangs")
+	}
+	if got := <-code; got != http.StatusServiceUnavailable {
+		t.Errorf("/healthz answers %d", got)
+	}
+}
+
+// The check of the store goes through no object: how long that takes, and what it meets, says
+// nothing of the next job.
+func TestStoreCheckReadsNoTree(t *testing.T) {
+	n := makeSite(t, 1)[0].node
+	var tree cas.Tree
+	for i := range 300 { // too large for the index
+		tree.Entries = append(tree.Entries, cas.Entry{Name: fmt.Sprintf("%0100d", i), Kind: cas.Symlink, Target: "x"})
+	}
+	enc, err := tree.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := n.store.Put(t.Context(), bytes.NewReader(enc), cas.PutOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.store.Pin(t.Context(), cas.Pin{Owner: "person/ann", Trees: []forgeyard.Digest{ref.Digest}}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(n.dir.join(dirCAS, "blobs", "*", "*", "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	if err := os.Truncate(files[0], 1); err != nil { // who reads it sets it aside
+		t.Fatal(err)
+	}
+	if c := n.checkStore(); c.Status != checkOK {
+		t.Errorf("%+v", c)
+	}
+	if _, err := os.Stat(files[0]); err != nil {
+		t.Errorf("the check of the store read a pinned tree: %v", err)
+	}
+	if _, err := n.store.Usage(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(files[0]); err == nil {
+		t.Error("a sum of what is pinned reads no tree: this test shows nothing")
 	}
 }
 

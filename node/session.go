@@ -106,11 +106,16 @@ func (n *Node) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// probeAgain is how long an executor that worked a minute ago, and failed now, is left alone before
+// it is tried once more: a machine in heavy use may have had no time for it.
+const probeAgain = 2 * time.Second
+
 // probe looks at what the machine is; the snapshot travels only when it changed (07§21).
 func (n *Node) probe(ctx context.Context) error {
 	n.probing.Lock() // the later one sees the later settings
 	defer n.probing.Unlock()
 	cfg, failed := n.capabilityConfig(), map[job.Sandbox]string{}
+	cfg.Again = func(k job.Sandbox, _ error) bool { return n.tried.works(k) && n.pause(ctx, probeAgain) }
 	cfg.LeftOut = func(k job.Sandbox, err error) { failed[k] = err.Error() }
 	caps, err := capability.Probe(ctx, cfg)
 	if err != nil {

@@ -95,11 +95,13 @@ func (n *Node) Status(ctx context.Context) *forgeyardv1.NodeStatus {
 	v := &forgeyardv1.NodeStatus{
 		RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Name: n.enrolment.Name, PeerId: n.mesh.PeerID().String(),
 		State: n.State(), Leader: n.memberName(forgeyard.RunnerID(id)), Quorum: n.Quorum(ctx), Pressure: n.pressure(),
-		SpoolBytes: n.spoolBytes(), Health: n.health(ctx), Version: n.cfg.Version,
+		Health: n.health(ctx), Version: n.cfg.Version,
 		SiteId: string(n.enrolment.SiteID), SiteName: n.enrolment.SiteName, AppliedIndex: st.Index,
 		Capabilities: control.Caps(caps, capsDigest(caps)), Started: timestamppb.New(n.started), DataDir: n.dir.path, Pid: int64(os.Getpid()),
 	}
-	if u, err := n.store.Usage(ctx); err == nil {
+	disk := n.lookAtStorage(ctx)
+	v.SpoolBytes = disk.spool
+	if u := disk.usage; u != nil {
 		v.Cas = &forgeyardv1.NodeStatus_CasUsage{Bytes: u.Bytes, Limit: u.Limit, Pinned: u.Pinned, Objects: u.Objects, DiskFree: u.DiskFree}
 	}
 	why := n.notTakingForPeople(v.Quorum)

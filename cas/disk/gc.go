@@ -571,6 +571,14 @@ func ignoreGone(err error) error {
 	return err
 }
 
+// Holds is what of Usage is counted as it changes: it asks no disk, and knows neither what is
+// pinned nor what is free.
+func (s *Store) Holds() cas.Usage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cas.Usage{Bytes: s.space.used, Limit: s.cfg.Limit, Objects: s.objects}
+}
+
 // pinnedBytes remembers what Usage computed until pins or objects change.
 type pinnedBytes struct {
 	valid         bool

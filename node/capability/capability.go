@@ -52,6 +52,9 @@ type Config struct {
 	Discover func(dir string) (Totals, error)
 	// Path is where toolchains are looked for. Empty: DefaultPath.
 	Path string
+	// Again is asked where an executor failed: true tries it once more, and then that counts.
+	// Nil: the first try counts.
+	Again func(job.Sandbox, error) bool
 	// LeftOut is told each executor that failed and why. Nil: nobody is.
 	LeftOut func(job.Sandbox, error)
 	// Log gets what was left out and why. Nil: nobody.
@@ -94,6 +97,9 @@ func Probe(ctx context.Context, cfg Config) (job.Capabilities, error) {
 	}
 	for _, e := range cfg.Executors {
 		s, err := e.Probe(ctx)
+		if err != nil && cfg.Again != nil && cfg.Again(e.Kind(), err) {
+			s, err = e.Probe(ctx)
+		}
 		if err != nil {
 			cfg.Log.Warn("executor is not offered", "kind", string(e.Kind()), "err", err)
 			if cfg.LeftOut != nil {

@@ -127,3 +127,34 @@ func write(t *testing.T, file, text string) {
 		t.Fatal(err)
 	}
 }
+
+// slow is an executor that fails as often as it says.
+type slow struct {
+	fake
+	misses *int
+}
+
+func (s slow) Probe(ctx context.Context) (job.SandboxCapability, error) {
+	*s.misses--
+	return fake{kind: s.kind, fail: *s.misses >= 0}.Probe(ctx)
+}
+
+// An executor that fails once is tried once more where the caller wants it: a machine in heavy use
+// is not one without a sandbox.
+func TestProbeTriesAgain(t *testing.T) {
+	for _, c := range []struct {
+		misses      int
+		again       bool
+		left, works int
+	}{{0, true, 0, 1}, {1, true, 0, 1}, {2, true, 1, 0}, {1, false, 1, 0}} {
+		left, asked := 0, 0
+		got, err := Probe(t.Context(), Config{
+			DataDir: t.TempDir(), Path: t.TempDir(), Executors: []Prober{slow{fake{kind: job.SandboxStrict}, &c.misses}},
+			Again:   func(k job.Sandbox, err error) bool { asked++; return c.again && k == job.SandboxStrict && err != nil },
+			LeftOut: func(job.Sandbox, error) { left++ },
+		})
+		if err != nil || len(got.Sandboxes) != c.works || left != c.left || asked > 1 {
+			t.Errorf("%+v: %d work, %d left out, asked %d times, %v", c, len(got.Sandboxes), left, asked, err)
+		}
+	}
+}

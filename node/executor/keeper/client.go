@@ -29,7 +29,6 @@ const (
 	restartFirst = 50 * time.Millisecond // before a keeper that ended is started again
 	restartMost  = 5 * time.Second       //
 	steadyAfter  = 10 * time.Second      // a keeper that lived this long did not fail at its start
-	answerWithin = time.Second           // for Health
 	mindWithin   = 3 * time.Second       // after that a keeper is taken for stopped
 )
 
@@ -324,7 +323,7 @@ func (k *Keeper) Health(ctx context.Context) Health {
 	if p == nil {
 		return h
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, mindWithin)
 	defer cancel()
 	h.PID = p.cmd.Process.Pid
 	_, h.Err = p.ask(ctx, order{Op: opAsk, Orphan: executor.Orphan{ID: "health"}})

@@ -273,6 +273,31 @@ func TestKeeperIsReplaced(t *testing.T) {
 	}
 }
 
+// A keeper that has no time for a while, as on a machine in heavy use, is not taken for gone.
+func TestHealthWaitsForABusyKeeper(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := keeper.Start(keeper.Config{Program: self, Clock: clock.System(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	pid := k.Health(t.Context()).PID
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(1300*time.Millisecond, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	if h := k.Health(t.Context()); h.Err != nil || h.PID != pid {
+		t.Errorf("%+v", h)
+	}
+}
+
 // starting makes the daemon start one sandbox after the other, for ever.
 const starting = "starting"
 
