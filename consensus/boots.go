@@ -423,27 +423,49 @@ func (b *boots) withheld(in *instance) error {
 	if b.g.present() != in {
 		return errNotWelcome // it begins, and knows no voters yet
 	}
-	voters, self := in.voters()
-	have := 0
-	if self {
-		have++
-	}
+	return b.standing()
+}
+
+// standing is withheld by the voters as they were last known.
+func (b *boots) standing() error {
+	voters := b.g.voters()
 	defer b.current()()
 	if r, yes := b.disowner(); yes {
 		return &Disowned{r}
 	}
-	for _, s := range in.servers() {
-		if s.Suffrage == raft.Voter && string(s.ID) != b.g.cfg.LocalID && b.welcome[string(s.ID)] {
+	have, self := 0, false
+	for _, m := range voters {
+		switch {
+		case m.ID == b.g.cfg.LocalID:
+			self = true
+			have++
+		case b.welcome[m.ID]:
 			have++
 		}
 	}
-	if voters == 0 || voters == 1 && self {
+	if len(voters) == 0 || len(voters) == 1 && self {
 		return nil // there is nobody to ask
 	}
-	if b.own.IsZero() || have <= voters/2 {
+	if b.own.IsZero() || have <= len(voters)/2 {
 		return errNotWelcome
 	}
 	return nil
+}
+
+// Promised is Term as a leader's Confirm may count it: what a peer's TermOf asks. Zero is
+// the term of nobody: this process is not known to most voters yet. Denied: another node
+// refuses it, and what it has forgotten it cannot vouch for.
+func (g *Group) Promised() (uint64, error) {
+	if g.layer == nil || g.cfg.off.boots {
+		return g.Term(), nil // as in withheld
+	}
+	switch err := g.boots.standing(); {
+	case errors.Is(err, errNotWelcome):
+		return 0, nil
+	case err != nil:
+		return 0, forgeyard.E("term", forgeyard.Denied, err)
+	}
+	return g.Term(), nil
 }
 
 // voteless says why this node neither votes nor stands; nil: it may.

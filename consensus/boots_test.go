@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/consensus/roll"
 )
 
@@ -179,6 +180,9 @@ func TestTwoOfOneName(t *testing.T) {
 		if second.g.Applied() >= three {
 			t.Error("it takes entries")
 		}
+		if term, err := second.g.Promised(); forgeyard.KindOf(err) != forgeyard.Denied {
+			t.Errorf("it helps a leader to confirm: %d, %v", term, err)
+		}
 		tn.stop()
 	})
 }
@@ -274,6 +278,37 @@ func TestWhatIsAcknowledgedBeforeAHelloIsNotHeldAgainstIt(t *testing.T) {
 	})
 }
 
+// A process that is not known to most voters yet does not stand for a lost leader: nobody
+// would get its calls, and the other voter would have yielded its turn to it.
+func TestWhoIsNotKnownDoesNotStandForALostLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil)
+		tn.start()
+		tn.awaitApplied(tn.put(tn.nodes[0], "one"), tn.nodes...)
+		time.Sleep(5 * time.Second)
+		r := tn.nodes[1]
+		in := r.g.present()
+		w := in.trans.loss
+		l, ok := w.leader()
+		w.mu.Lock()
+		w.lost, w.yielded = &l, nil
+		w.mu.Unlock()
+		if !ok || !w.may(l) {
+			t.Errorf("it is known, and may not stand: %+v", l)
+		}
+		w.mu.Lock()
+		w.lost, w.yielded = &l, nil
+		w.mu.Unlock()
+		r.g.boots.mu.Lock()
+		r.g.boots.welcome = map[string]bool{}
+		r.g.boots.mu.Unlock()
+		if w.may(l) {
+			t.Error("nobody knows it, and it would stand")
+		}
+		tn.stop()
+	})
+}
+
 // All restart at once, killed at any moment, again and again: nobody is refused.
 func TestNobodyIsRefusedWhoKeptItsDisk(t *testing.T) { overStores(t, nobodyIsRefused) }
 
@@ -338,6 +373,9 @@ func TestAStartThatCannotBeWrittenDownDoesNotVote(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if tn.nodes[1].g.IsLeader() || full.g.IsLeader() {
 			t.Error("it voted, and could not write that down")
+		}
+		if term, err := full.g.Promised(); term > 0 || err != nil {
+			t.Errorf("it helps a leader to confirm: %d, %v", term, err)
 		}
 		full.fault.set(nil, nil)
 		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes[1:]...), "two"), tn.nodes[1:]...)

@@ -585,7 +585,7 @@ func (tn *town) add(i int, options ...townOption) *resident {
 		if err != nil {
 			return 0, err
 		}
-		return peer.g.Term(), nil
+		return peer.g.Promised()
 	}
 	r.cfg.HashOf = func(ctx context.Context, addr string, index uint64) ([32]byte, error) {
 		peer, err := tn.reach(ctx, r.id, addr)

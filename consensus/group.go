@@ -238,7 +238,7 @@ func (g *Group) Leader() (id, addr string, term uint64) {
 // may be out of date when it returns; Confirm is the guard.
 func (g *Group) IsLeader() bool { return g.leadership.get().IsLeader }
 
-// Term is the highest term this node has on disk: what a peer's TermOf asks.
+// Term is the highest term this node has on disk.
 func (g *Group) Term() uint64 { return g.term.Load() }
 
 // LastEntry is where this node's log ends: how current it is, compared by term first. A log

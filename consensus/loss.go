@@ -229,7 +229,7 @@ func (w *lossWatch) may(l loss) bool {
 	w.mu.Lock()
 	same := w.lost != nil && *w.lost == l && w.yielded == nil
 	w.mu.Unlock()
-	return same && w.in.g.Term() == l.term && w.in.raft.State() == raft.Follower && w.votes(w.in.g.cfg.LocalID) && !w.in.g.votesWithheld(w.in)
+	return same && w.in.g.Term() == l.term && w.in.raft.State() == raft.Follower && w.votes(w.in.g.cfg.LocalID) && w.in.voteless() == nil
 }
 
 func (w *lossWatch) votes(id string) bool {

@@ -171,8 +171,12 @@ func (s peerService) Term(_ context.Context, r *connect.Request[forgeyardv1.Term
 	if own := s.n.group.Lineage(); r.Msg.Lineage != own {
 		return nil, forgeyard.Errorf("term", forgeyard.Stale, "%s belongs to incarnation %d of the site, the caller to %d", s.n.enrolment.Name, incarnationOf(own), incarnationOf(r.Msg.Lineage))
 	}
+	promised, err := s.n.group.Promised()
+	if err != nil {
+		return nil, err
+	}
 	term, index, _ := s.n.group.LastEntry() // zero is not known, and passes for no old end: see lastWord
-	return connect.NewResponse(&forgeyardv1.TermResponse{Term: s.n.group.Term(), LastTerm: term, LastIndex: index}), nil
+	return connect.NewResponse(&forgeyardv1.TermResponse{Term: promised, LastTerm: term, LastIndex: index}), nil
 }
 
 // Leading implements the service: a node that hears it renews at once, so that a new

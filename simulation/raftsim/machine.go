@@ -336,7 +336,11 @@ func (p *process) lead(term uint64) (stop func()) {
 // What peers ask of each other.
 
 func (p *process) termOf(ctx context.Context, addr string) (term uint64, err error) {
-	err = p.w.net.call(ctx, p, addr, func(_ context.Context, to *process) error { term = to.group.Term(); return nil })
+	err = p.w.net.call(ctx, p, addr, func(_ context.Context, to *process) error {
+		var e error
+		term, e = to.group.Promised()
+		return e
+	})
 	return term, err
 }
 
