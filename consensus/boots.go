@@ -29,8 +29,8 @@ import (
 //     refused it. An election needs a majority in any case, so that delays none.
 //
 // What is known is kept beside the votes (keyOwnBoots, keyBook), the own boot before anybody
-// hears of it, the rest at once where a process is new or refused, and each minute where
-// only floors have risen.
+// hears of it, the rest within a second where a process is new or refused, and each minute
+// where only floors have risen.
 type boots struct {
 	g        *Group
 	disowned atomic.Bool // there is a disowner
@@ -43,6 +43,9 @@ type boots struct {
 	welcome   map[string]bool               // do not refuse this process
 	refusedBy map[string]Refusal            // by id
 	refused   map[string]outcast            // by id: the last that was refused in its name
+	loaded    bool                          // known has what the disk had
+	warned    bool                          // that own cannot be written
+	later     forgeyard.Instant             // when the disk is tried again
 	saved     forgeyard.Instant
 	unsaved   savedness
 }
@@ -52,7 +55,7 @@ type savedness uint8
 const (
 	savedAll savedness = iota
 	floorsRose
-	someoneIsNew // to be written at once
+	someoneIsNew // to be written at the next look, within a second
 )
 
 // followerAck is the end of what a follower acknowledged to the leader of a term.
@@ -118,10 +121,19 @@ func (b *boots) current() (unlock func()) {
 }
 
 // begin writes down that a process of this node begins. On a disk that has no room it is
-// tried again (see watch): until then nothing is said, and this node does not vote.
+// tried again (see watch): until then this node does not vote. What it knows of others it
+// knows nevertheless. Only one instance at a time calls it.
 func (b *boots) begin(s *guardedStore) error {
-	defer b.current()()
-	if !b.own.IsZero() || b.g.cfg.off.boots {
+	if b.g.cfg.off.boots || !b.mayWrite() {
+		return nil
+	}
+	if err := b.load(s); err != nil {
+		return err
+	}
+	unlock := b.current()
+	begun := !b.own.IsZero()
+	unlock()
+	if begun {
 		return nil
 	}
 	raw, err := s.read(keyOwnBoots)
@@ -132,26 +144,51 @@ func (b *boots) begin(s *guardedStore) error {
 	if err != nil {
 		return err
 	}
-	if raw, err = s.read(keyBook); err != nil {
-		return err
-	}
-	book, err := roll.DecodeBook(raw)
-	if err != nil {
-		return err
-	}
 	var n [8]byte
 	_, err = rand.Read(n[:])
 	invariant.NoError(err, "the system has randomness")
 	next := last.Next(binary.BigEndian.Uint64(n[:]) | 1) // zero stands for none
-	if err := s.setAside(keyOwnBoots, next.Encode()); err != nil {
-		b.g.cfg.Log.Warn("that this process begins cannot be written down yet, so it does not vote", "err", err)
+	err = s.setAside(keyOwnBoots, next.Encode())         // while others are heard
+	defer b.current()()
+	if err != nil {
+		b.later = b.g.cfg.Clock.Now().Add(writeAgain)
+		if !b.warned {
+			b.warned = true
+			b.g.cfg.Log.Warn("that this process begins cannot be written down yet, so it does not vote", "err", err)
+		}
 		return nil
 	}
 	b.own = next
+	return nil
+}
+
+// load reads the book, once. One that cannot be read is an empty one: it knows less, and
+// refuses less, and that is no reason for a node not to start.
+func (b *boots) load(s *guardedStore) error {
+	defer b.current()()
+	if b.loaded {
+		return nil
+	}
+	raw, err := s.read(keyBook)
+	if err != nil {
+		return err
+	}
+	b.loaded = true
+	book, err := roll.DecodeBook(raw)
+	if err != nil {
+		b.g.cfg.Log.Warn("what was known of other voters cannot be read, and is learnt anew", "err", err)
+		return nil
+	}
 	if book.Lineage == b.lineage && book.Known != nil {
 		b.known = book.Known
 	}
 	return nil
+}
+
+// mayWrite: what failed a moment ago is not tried again yet.
+func (b *boots) mayWrite() bool {
+	defer b.current()()
+	return b.g.cfg.Clock.Now() >= b.later
 }
 
 // read returns nil for a key that is not there.
@@ -241,9 +278,9 @@ func (b *boots) meet(h roll.Hello) *caller {
 	if b.g.present() == nil {
 		return &caller{b: b, id: c.ID, early: true}
 	}
-	term, votes := b.g.leadsIn(), b.g.votes(c.ID)
+	term, votes, member := b.g.leadsIn(), b.g.votes(c.ID), b.g.has(c.ID)
 	defer b.current()()
-	if b.own.IsZero() || c.Lineage != b.lineage || c.ID == b.g.cfg.LocalID {
+	if c.Lineage != b.lineage || c.ID == b.g.cfg.LocalID {
 		return nil // see ours: it is heard, or not, by its lineage
 	}
 	ack := b.acked[raft.ServerID(c.ID)]
@@ -256,10 +293,12 @@ func (b *boots) meet(h roll.Hello) *caller {
 		// What it forgot does no harm. Should it vote one day, it is this one that does.
 		r, v = roll.Record{Number: c.Boot.Number, Nonce: c.Boot.Chain[0]}, roll.Verdict{}
 	}
-	if old.Nonce != r.Nonce || v.Reason != roll.Earlier && !v.OK() {
-		b.unsaved = someoneIsNew
+	if member { // whoever else calls itself something is not written down
+		if old.Nonce != r.Nonce || !slices.Equal(old.Refused, r.Refused) {
+			b.unsaved = someoneIsNew
+		}
+		b.known[c.ID] = r
 	}
-	b.known[c.ID] = r
 	who := &caller{b: b, id: c.ID, number: c.Boot.Number, nonce: c.Boot.Chain[0], verdict: v}
 	if !v.OK() {
 		b.refuses(c.ID, who.nonce, v)
@@ -287,6 +326,9 @@ func (b *boots) refuses(id string, nonce uint64, v roll.Verdict) {
 
 // refusedAs notes that another node refuses this process, if it is meant.
 func (b *boots) refusedAs(by string, f roll.Refusal) {
+	if b.own.IsZero() {
+		return // it has said nothing yet that could be refused
+	}
 	meant := f.Nonce == b.own.Chain[0] || f.Verdict.Reason != roll.Earlier && slices.Contains(b.own.Chain, f.Nonce)
 	if !meant || f.Verdict.OK() {
 		return
@@ -336,6 +378,10 @@ func (c *caller) Refused() bool {
 	}
 	defer c.b.current()()
 	r, ok := c.b.known[c.id]
+	if !ok && c.b.g.has(c.id) { // it came before this node knew it for a member
+		c.b.known[c.id] = roll.Record{Number: c.number, Nonce: c.nonce}
+		c.b.unsaved = someoneIsNew
+	}
 	if !ok || r.Nonce == c.nonce || r.Number < c.number || !c.b.g.votes(c.id) {
 		return false
 	}
@@ -356,7 +402,9 @@ func (c *caller) Stayed() { c.b.admitted(c.id) }
 // admitted notes that a member does not refuse this process.
 func (b *boots) admitted(id string) {
 	defer b.current()()
-	b.welcome[id] = true
+	if !b.welcome[id] && b.g.has(id) { // who is none is asked once it votes
+		b.welcome[id] = true
+	}
 }
 
 // took notes what a follower acknowledged to this leader, after it said hello on that
@@ -399,10 +447,11 @@ func (b *boots) save(in *instance, now bool) {
 	unlock := b.current()
 	at := b.g.cfg.Clock.Now()
 	due := b.unsaved == someoneIsNew || b.unsaved == floorsRose && (now || at.Sub(b.saved) >= saveFloors)
-	if b.own.IsZero() || !due {
+	if !due || !now && at < b.later {
 		unlock()
 		return
 	}
+	b.prune(in)
 	raw := roll.Book{Lineage: b.lineage, Known: b.known}.Encode()
 	before := b.unsaved
 	b.unsaved, b.saved = savedAll, at
@@ -410,9 +459,23 @@ func (b *boots) save(in *instance, now bool) {
 	if err := in.store.setAside(keyBook, raw); err != nil {
 		b.g.cfg.Log.Debug("what is known of other voters cannot be written down", "err", err)
 		unlock = b.current()
-		b.unsaved = max(b.unsaved, before)
+		b.unsaved, b.later = max(b.unsaved, before), at.Add(writeAgain)
 		unlock()
 	}
+}
+
+// prune keeps the book readable, however many members came and went. The caller holds mu.
+func (b *boots) prune(in *instance) {
+	if len(b.known) <= roll.MaxRecords {
+		return
+	}
+	members := map[string]roll.Record{}
+	for _, s := range in.servers() {
+		if r, ok := b.known[string(s.ID)]; ok {
+			members[string(s.ID)] = r
+		}
+	}
+	b.known = members
 }
 
 // withheld says why this process neither votes nor stands; nil: it may.
@@ -566,6 +629,7 @@ const (
 	floorsEvery = time.Second
 	saveFloors  = time.Minute
 	greetAgain  = time.Second
+	writeAgain  = time.Second
 	contested   = 5 * time.Second
 	lately      = 30 * time.Second
 )

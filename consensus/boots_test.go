@@ -1,9 +1,14 @@
 package consensus
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -308,6 +313,119 @@ func TestWhoIsNotKnownDoesNotStandForALostLeader(t *testing.T) {
 		tn.stop()
 	})
 }
+
+// twin is what another process says that has the number of a node's present one.
+func (r *resident) twin(to *resident) roll.Hello {
+	h := r.claims(to, r.g.Applied())
+	h.Claim.Boot = roll.Boot{Number: h.Claim.Boot.Number - 1, Chain: []uint64{7}}
+	return h
+}
+
+// What a node knows of others it knows on a full disk too, where it cannot write down that
+// it began. That a refused process comes again is no news to write down.
+func TestAFullDiskForgetsNoRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil)
+		tn.start()
+		r, other := tn.nodes[1], tn.nodes[2]
+		tn.awaitApplied(tn.put(tn.nodes[0], "one"), tn.nodes...)
+		h := other.twin(r)
+		if c := r.g.boots.meet(h); c == nil || c.verdict.Reason != roll.Twin {
+			t.Fatalf("%+v", c)
+		}
+		time.Sleep(5 * time.Second)
+		r.g.boots.meet(h)
+		r.g.boots.mu.Lock()
+		if r.g.boots.unsaved == someoneIsNew {
+			t.Error("each call of a refused process is written down")
+		}
+		r.g.boots.mu.Unlock()
+		r.close()
+		r.fault.keep(keyOwnBoots)
+		r.open()
+		h.Claim.Boot = h.Claim.Boot.Next(8)
+		if c := r.g.boots.meet(h); c == nil || c.verdict.Reason != roll.Twin {
+			t.Errorf("a refused process is welcome: %+v", c)
+		}
+		tn.stop()
+	})
+}
+
+// Whoever calls itself what it likes fills nobody's book; and a book that cannot be read
+// keeps no node from starting.
+func TestABookKeepsNoNodeFromStarting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil)
+		tn.start()
+		r := tn.nodes[1]
+		tn.awaitApplied(tn.put(tn.nodes[0], "one"), tn.nodes...)
+		h := tn.nodes[2].claims(r, 1)
+		for i := range roll.MaxRecords + 1 {
+			h.Claim.ID = fmt.Sprintf("x%d", i)
+			r.g.boots.meet(h)
+		}
+		r.g.boots.mu.Lock()
+		if n := len(r.g.boots.known); n > len(tn.nodes) {
+			t.Errorf("%d nodes are known", n)
+		}
+		r.g.boots.mu.Unlock()
+		r.restart()
+		if err := r.g.present().store.setAside(keyBook, []byte("no book")); err != nil {
+			t.Fatal(err)
+		}
+		r.fault.keep(keyBook)
+		r.close()
+		r.fault.keep(nil)
+		r.open()
+		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes...), "two"), tn.nodes...)
+		tn.stop()
+	})
+}
+
+// warnings counts what is said to operators.
+type warnings struct {
+	slog.Handler
+	n atomic.Int32
+}
+
+func (w *warnings) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "cannot be written down") {
+		w.n.Add(1)
+	}
+	return nil
+}
+
+// A full disk is tried once a second, and spoken of once.
+func TestAFullDiskIsTriedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &warnings{Handler: slog.DiscardHandler}
+		tn := newTown(t, 3, nil)
+		tn.start()
+		full := tn.nodes[2]
+		tn.awaitApplied(tn.put(tn.nodes[0], "one"), tn.nodes...)
+		full.close()
+		full.fault.keep(keyOwnBoots)
+		full.cfg.Log = slog.New(loud{w})
+		full.open()
+		time.Sleep(10 * time.Second)
+		full.fault.mu.Lock()
+		if n := full.fault.tries; n < 5 || n > 11 {
+			t.Errorf("it was tried %d times in ten seconds", n)
+		}
+		full.fault.mu.Unlock()
+		if n := w.n.Load(); n != 1 {
+			t.Errorf("it was said %d times", n)
+		}
+		tn.stop()
+	})
+}
+
+// loud passes all on.
+type loud struct{ *warnings }
+
+func (loud) Enabled(context.Context, slog.Level) bool { return true }
+func (l loud) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l loud) WithGroup(string) slog.Handler          { return l }
 
 // All restart at once, killed at any moment, again and again: nobody is refused.
 func TestNobodyIsRefusedWhoKeptItsDisk(t *testing.T) { overStores(t, nobodyIsRefused) }

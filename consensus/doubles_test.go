@@ -457,6 +457,7 @@ type diskFault struct {
 	hang    chan struct{} // every write waits for it
 	partial bool          // with err: StoreLogs stores and then fails, as a failed sync may
 	unset   []byte        // this key cannot be set: the disk has no room for it
+	tries   int           // to set it
 }
 
 // keep says which key cannot be set; nil: all can.
@@ -469,7 +470,11 @@ func (f *diskFault) keep(key []byte) {
 func (f *diskFault) keeps(key []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.unset != nil && bytes.Equal(f.unset, key)
+	if f.unset == nil || !bytes.Equal(f.unset, key) {
+		return false
+	}
+	f.tries++
+	return true
 }
 
 func (f *diskFault) set(err error, hang chan struct{}) {

@@ -175,6 +175,11 @@ func (g *Group) votes(id string) bool {
 	return in != nil && slices.ContainsFunc(in.servers(), func(s raft.Server) bool { return s.Suffrage == raft.Voter && string(s.ID) == id })
 }
 
+// has says whether there is such a member, by the newest configuration in the log.
+func (g *Group) has(id string) bool {
+	return slices.ContainsFunc(g.Members(), func(m Member) bool { return m.ID == id })
+}
+
 // leadsIn is the term that this node leads now; zero: it does not.
 func (g *Group) leadsIn() uint64 {
 	in := g.present()

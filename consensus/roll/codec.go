@@ -33,7 +33,7 @@ var dec = mustDec()
 
 func mustDec() cbor.DecMode {
 	m, err := cbor.DecOptions{
-		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden, MaxNestedLevels: 8, MaxArrayElements: maxRecords, MaxMapPairs: maxRecords,
+		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden, MaxNestedLevels: 8, MaxArrayElements: MaxRecords, MaxMapPairs: MaxRecords,
 	}.DecMode()
 	invariant.NoError(err, "the decoding options are valid")
 	return m

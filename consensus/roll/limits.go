@@ -12,8 +12,8 @@ const (
 	// about 300 bytes.
 	MaxHello = 1024
 
-	// maxRecords bounds the voters that are remembered, far above any group.
-	maxRecords = 4096
+	// MaxRecords bounds the voters that are remembered, far above any group.
+	MaxRecords = 4096
 
 	// maxName bounds ids and lineages.
 	maxName = 256
