@@ -109,12 +109,14 @@ func (n *Node) mains() map[int]uint64 {
 	out := map[int]uint64{}
 	for _, x := range n.local.executions() {
 		x.mu.Lock()
-		if x.attempt != nil {
-			if pid, birth := x.attempt.Process(); pid > 1 {
-				out[pid] = birth
-			}
-		}
+		a := x.attempt
 		x.mu.Unlock()
+		if a == nil {
+			continue
+		}
+		if pid, birth := a.Process(); pid > 1 { // it may be busy: nobody waits for x meanwhile
+			out[pid] = birth
+		}
 	}
 	return out
 }

@@ -69,6 +69,9 @@ type Attempt struct {
 
 	vacated atomic.Bool // its workspace went before its result was answered
 
+	cleaning sync.Mutex // one Finish or Vacate at a time; taken before mu
+	finished bool       // guarded by it
+
 	mu        sync.Mutex // guards all below
 	order     order
 	stopping  chan struct{} // closed by the first stop that is more than a checkpoint
@@ -76,7 +79,6 @@ type Attempt struct {
 	phase     job.Phase
 	state     state // what the state file says
 	until     forgeyard.Instant
-	finished  bool
 	redact    *redact.Set // nil: there is nothing to take out of the log
 }
 
@@ -441,9 +443,11 @@ func (a *Attempt) Finish(keep bool) error {
 	return err
 }
 
+// finish deletes files without holding mu: that takes long, and what the node asks of its
+// attempts meanwhile must not wait for it.
 func (a *Attempt) finish(keep bool) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.cleaning.Lock()
+	defer a.cleaning.Unlock()
 	if a.finished {
 		return nil
 	}
@@ -494,8 +498,8 @@ func (a *Attempt) groupsGone() error {
 // disk back. The result, the log and what else Finish is for stay (07§88).
 func (a *Attempt) Vacate() error {
 	<-a.done
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.cleaning.Lock()
+	defer a.cleaning.Unlock()
 	if a.finished || a.root == "" || a.vacated.Load() {
 		return nil
 	}

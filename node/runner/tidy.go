@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -255,28 +256,32 @@ func (n inUse) workspace(name string) bool {
 	return n.spaces[name] || i > 0 && n.epochs[name[:i]]
 }
 
-func names(dir string) ([]string, error) {
+func names(dir string) ([]string, error) { return namesOf(dir, func(os.DirEntry) bool { return true }) }
+
+func namesOf(dir string, which func(os.DirEntry) bool) ([]string, error) {
 	l, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, forgeyard.E("tidy", executor.KindOfDisk(err), err)
 	}
-	out := make([]string, len(l))
-	for i, d := range l {
-		out[i] = d.Name()
+	var out []string
+	for _, d := range l {
+		if which(d) {
+			out = append(out, d.Name())
+		}
 	}
 	return out, nil
 }
 
-// epochLogs lists the folders of logs, as attempt/epoch.
+// epochLogs lists the folders of logs, as attempt/epoch. A file beside them is no log.
 func (r *Runner) epochLogs() ([]string, error) {
-	attempts, err := names(r.cfg.Spool)
+	attempts, err := namesOf(r.cfg.Spool, os.DirEntry.IsDir)
 	if err != nil {
 		return nil, err
 	}
 	var out []string
 	for _, a := range attempts {
 		epochs, err := names(filepath.Join(r.cfg.Spool, a))
-		if forgeyard.KindOf(err) == forgeyard.NotFound {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue // it has just gone
 		}
 		if err != nil {

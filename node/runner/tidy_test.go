@@ -4,6 +4,8 @@ package runner
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -157,6 +159,39 @@ func TestTidyStrays(t *testing.T) {
 	}
 	b.empty("workspaces")
 	b.empty("spool")
+}
+
+// A look goes on where a log goes between two of its steps, and past a file that is no log.
+func TestTidyBesideEndings(t *testing.T) {
+	b := newBench(t)
+	if err := os.WriteFile(filepath.Join(b.dir, "spool", ".check"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	grace := Tidy{Stale: time.Hour}
+	b.tidy(grace)
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		dir := filepath.Join(b.dir, "spool", "01ENDING")
+		for {
+			select {
+			case <-stop:
+				ended <- nil
+				return
+			default:
+			}
+			if err := errors.Join(os.Mkdir(dir, 0o700), os.Remove(dir)); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	for range 5000 {
+		b.tidy(grace)
+	}
+	close(stop)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 // What is in use stays, whatever the grace; so does the folder of a probe that is under way.
@@ -313,5 +348,33 @@ func TestRecoveryIsTriedAgain(t *testing.T) {
 	b.empty("agent")
 	if again := b.r.Recover(t.Context()); len(again) != 0 {
 		t.Errorf("%+v", again)
+	}
+}
+
+// While a large workspace is deleted, what the node asks of the attempt is answered: a node
+// that waited there would renew no lease.
+func TestVacateHoldsNobody(t *testing.T) {
+	const files = 2000
+	b := newBench(t)
+	_, _, a := b.run(spec("echo done"))
+	large := filepath.Join(a.root, "build")
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(large, fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	vacated := make(chan error, 1)
+	go func() { vacated <- a.Vacate() }()
+	answered := false
+	for !answered && !a.vacated.Load() {
+		l, err := os.ReadDir(large)
+		a.Process()
+		answered = (err != nil || len(l) < files) && !a.vacated.Load()
+	}
+	if err := <-vacated; err != nil || !answered {
+		t.Errorf("answered while it was deleted: %v, %v", answered, err)
+	}
+	if err := a.Finish(false); err != nil {
+		t.Error(err)
 	}
 }
