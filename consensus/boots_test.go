@@ -229,6 +229,7 @@ func TestCopiesSilenceNobody(t *testing.T) {
 		lab := tn.lab(tn.nodes[:2]...)
 		tn.awaitApplied(tn.put(tn.awaitLeader(tn.nodes...), "two"), tn.nodes...)
 		lab.awaitApplied(lab.put(lab.awaitLeader(lab.nodes...), "of the copies"), lab.nodes...)
+		time.Sleep(5 * time.Second) // each original is known to the others
 		lab.joins(tn)
 		until(t, "the copies are refused", func() bool {
 			refused := 0

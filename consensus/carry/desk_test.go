@@ -126,3 +126,12 @@ func TestRefusedOnesAreNotHeard(t *testing.T) {
 		peer.Close()
 	}
 }
+
+// What tells a caller that it is refused stays on the wire what it is.
+func TestTheWordOfRefusal(t *testing.T) {
+	b, err := appendAnswer(nil, raft.RPCResponse{Error: ErrRefused}, []byte("h"))
+	want := "\xda\x00\x39this process is not known as the voter that it speaks for" + "\x81\xa5Hello\xa1h"
+	if err != nil || string(b) != want {
+		t.Errorf("%q, %v; it was %q", b, err, want)
+	}
+}

@@ -44,7 +44,11 @@ type Caller interface {
 }
 
 // ErrRefused is what calls to and from a refused process end with.
-var ErrRefused = errors.New("this process is not known as the voter that it speaks for")
+var ErrRefused = errors.New(refusedText)
+
+// refusedText stands in an answer, and tells a caller of any later version that it is
+// refused: it stays what it is.
+const refusedText = "this process is not known as the voter that it speaks for"
 
 // Guard stands between raft and its peers.
 type Guard interface {
@@ -254,7 +258,7 @@ func (l *link) answer(r any) (whole bool, err error) {
 	if c := l.in.met(l.desk); c != nil {
 		l.peer = c
 	}
-	if refusal == ErrRefused.Error() || l.peer != nil && l.peer.Refused() {
+	if refusal == refusedText || l.peer != nil && l.peer.Refused() {
 		return false, ErrRefused
 	}
 	if refusal != "" {
