@@ -401,6 +401,8 @@ func (x *execution) Replicate(ctx context.Context, d runner.Delivery) (runner.Re
 	}
 	roots := rootsOf(d.Outputs, d.Log)
 	r, err := x.n.replicate(ctx, x.job.Spec.Durability, pinOf(owner, roots), roots)
-	x.n.metrics.attempts.uploadedOutputs(d.Outputs, len(r.Nodes))
+	if err == nil { // a try that is repeated finds the same copies again
+		x.n.metrics.attempts.uploadedOutputs(d.Outputs, len(r.Nodes))
+	}
 	return r, err
 }
