@@ -201,7 +201,7 @@ func (s *Store) open() error {
 	if err := s.loadPins(); err != nil {
 		return err
 	}
-	s.space.init(s)
+	s.space.init(s.cfg, s.askDisk())
 	s.fillBallast()
 	return nil
 }

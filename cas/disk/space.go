@@ -24,12 +24,19 @@ type space struct {
 	reserve, reserveInodes, ballast int64
 }
 
-func (sp *space) init(s *Store) {
+// askDisk is what the store's disk has; zero where it does not say.
+func (s *Store) askDisk() diskState {
 	d, err := diskFree(s.cfg.Dir)
 	if err != nil {
 		s.log.Warn("cas: the disk cannot be asked for its size", "dir", s.cfg.Dir, "err", err)
 	}
-	sp.reserve, sp.reserveInodes = s.cfg.Reserve, s.cfg.ReserveInodes
+	return d
+}
+
+// init takes over the bounds of cfg on a disk like d, which was asked without Store.mu: a disk
+// that hangs holds up nobody who does not need it.
+func (sp *space) init(cfg Config, d diskState) {
+	sp.reserve, sp.reserveInodes = cfg.Reserve, cfg.ReserveInodes
 	if sp.reserve == 0 {
 		sp.reserve = min(maxReserve, d.total/50)
 	}
@@ -43,10 +50,11 @@ func (sp *space) init(s *Store) {
 // SetBounds changes Config's Limit and Reserve for what is written from now on. Nothing goes
 // by it: a store above its new limit takes nothing more until room was made.
 func (s *Store) SetBounds(limit, reserve int64) {
+	d := s.askDisk()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cfg.Limit, s.cfg.Reserve = limit, reserve
-	s.space.init(s)
+	s.space.init(s.cfg, d)
 }
 
 func (s *Store) inlineMost() int64 {

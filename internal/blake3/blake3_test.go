@@ -63,7 +63,10 @@ func TestSizes(t *testing.T) {
 
 // The kernel that is used here is the plain one, for counters of every size.
 func TestKernels(t *testing.T) {
-	t.Logf("this CPU has AVX-512: %v", Wide())
+	if !Wide() {
+		t.Log("nothing is compared: this CPU has no AVX-512, and TestSizes holds the plain kernel against the other library")
+		return
+	}
 	r := rand.New(rand.NewPCG(1, 2))
 	in := make([]byte, unit)
 	for range 50 {
