@@ -146,7 +146,7 @@ func (n *Node) capabilityConfig() capability.Config {
 	c := capability.Config{
 		ReserveMilliCPU: int64(set.Limits.Reserve.CPU), ReserveMemory: int64(set.Limits.Reserve.Memory), ReserveDisk: int64(set.Limits.Reserve.Disk),
 		MaxJobs: set.Limits.MaxJobs, DataDir: n.dir.path, Labels: set.Labels, HostNetwork: set.Policy.Allows(job.NetworkHost), Log: n.log,
-		Discover: n.platform().Discover,
+		Discover: n.platform().Discover, Graphics: &n.graphics,
 	}
 	for _, k := range []job.Sandbox{job.SandboxStrict, job.SandboxProcess} {
 		if e, ok := n.executors[k]; ok {

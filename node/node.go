@@ -41,6 +41,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/ender"
 	"github.com/forgeyard/forgeyard-node/node/executor/keeper"
@@ -143,7 +144,8 @@ type Node struct {
 	refreshing sync.Mutex // held while the machine is probed again
 
 	selfChecks   selfChecks
-	keeperMissed int // times in a row that the keeper did not answer; of selfCheckLoop
+	graphics     capability.Graphics // what their vendor said of graphics processors
+	keeperMissed int                 // times in a row that the keeper did not answer; of selfCheckLoop
 	storage      lately[storage]
 	onDisk       lately[[]*forgeyardv1.Health_Check]
 	running      context.Context // of the loops: what was asked of a disk ends with them

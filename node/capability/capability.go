@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
@@ -57,8 +58,26 @@ type Config struct {
 	Again func(job.Sandbox, error) bool
 	// LeftOut is told each executor that failed and why. Nil: nobody is.
 	LeftOut func(job.Sandbox, error)
+	// Graphics keeps what a vendor's tool said, from one probe to the next. Nil: it is asked at
+	// each, and what it knows alone is not there when it is slow.
+	Graphics *Graphics
 	// Log gets what was left out and why. Nil: nobody.
 	Log *slog.Logger
+}
+
+// Graphics is what a vendor's tool said of graphics processors when it answered last. A tool
+// that waits for its driver answers once in time and once not: if it were asked at each probe,
+// the machine would be another one each time.
+type Graphics struct {
+	mu   sync.Mutex // guards all below
+	of   string     // the processors that were there
+	said map[string]vendorSaid
+}
+
+// vendorSaid is of the processor at one bus. Zero where it did not say.
+type vendorSaid struct {
+	model  string
+	memory int64
 }
 
 // Totals are the physical bounds, before reserves. Zero where unknown.
@@ -112,7 +131,7 @@ func Probe(ctx context.Context, cfg Config) (job.Capabilities, error) {
 	}
 	slices.SortFunc(c.Sandboxes, func(a, b job.SandboxCapability) int { return strings.Compare(string(a.Kind), string(b.Kind)) })
 	c.Toolchains = toolchains(ctx, cfg.Path)
-	c.GPUs = gpus(ctx, machineGraphics)
+	c.GPUs = gpus(ctx, machineGraphics, cfg.Graphics)
 	c.Networks = networks(c.Sandboxes, cfg.HostNetwork)
 	return c, nil
 }

@@ -29,7 +29,7 @@ const maxGPUs = 64
 var vendors = map[string]string{"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 
 // gpus lists what can compute: a screen's adapter without a render node cannot.
-func gpus(ctx context.Context, at graphics) []job.GPU {
+func gpus(ctx context.Context, at graphics, known *Graphics) []job.GPU {
 	byBus := map[string]job.GPU{}
 	nodes, _ := filepath.Glob(filepath.Join(at.drm, "renderD*")) // its only error is a bad pattern
 	for _, n := range nodes {
@@ -48,7 +48,7 @@ func gpus(ctx context.Context, at graphics) []job.GPU {
 		byBus[bus] = g
 	}
 	if slices.ContainsFunc(slices.Collect(maps.Values(byBus)), func(g job.GPU) bool { return g.Driver == "nvidia" }) {
-		askVendor(ctx, at.smi, byBus)
+		known.add(ctx, at.smi, byBus)
 	}
 	var out []job.GPU
 	for _, bus := range slices.Sorted(maps.Keys(byBus)) {
@@ -122,17 +122,46 @@ func short(s string) string {
 // gpuWait bounds the vendor's tool, which waits for a driver that hangs.
 const gpuWait = 5 * time.Second
 
-// askVendor adds the names and memory that only the vendor's tool tells, where it is there and
-// answers: "00000000:01:00.0, NVIDIA L4, 23034", in MiB.
-func askVendor(ctx context.Context, smi string, byBus map[string]job.GPU) {
+// add adds the names and memory that only the vendor's tool tells. It is asked until it has
+// answered for the processors that are there, and then not again.
+func (k *Graphics) add(ctx context.Context, smi string, byBus map[string]job.GPU) {
+	if k == nil {
+		k = &Graphics{}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if of := strings.Join(slices.Sorted(maps.Keys(byBus)), " "); k.of != of {
+		if said, ok := askVendor(ctx, smi); ok {
+			k.of, k.said = of, said
+		}
+	}
+	for bus, said := range k.said {
+		g, ok := byBus[bus]
+		if !ok {
+			continue
+		}
+		if said.model != "" {
+			g.Model = said.model
+		}
+		if said.memory != 0 {
+			g.Memory = said.memory
+		}
+		byBus[bus] = g
+	}
+}
+
+// askVendor reads what the tool says of each bus, if it is there and answers:
+// "00000000:01:00.0, NVIDIA L4, 23034", in MiB.
+func askVendor(ctx context.Context, smi string) (all map[string]vendorSaid, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, gpuWait)
 	defer cancel()
 	c := exec.CommandContext(ctx, smi, "--query-gpu=pci.bus_id,name,memory.total", "--format=csv,noheader,nounits")
 	c.Env, c.Dir, c.WaitDelay = []string{"PATH=" + DefaultPath, "LANG=C"}, "/", time.Second
 	out, err := c.Output()
 	if err != nil {
-		return
+		return nil, false
 	}
+	all = map[string]vendorSaid{}
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(line, ",")
 		if len(f) != 3 {
@@ -142,16 +171,11 @@ func askVendor(ctx context.Context, smi string, byBus map[string]job.GPU) {
 		if i := len(bus) - len("0000:01:00.0"); i > 0 {
 			bus = bus[i:] // it writes the domain with eight digits, the kernel with four
 		}
-		g, ok := byBus[bus]
-		if !ok {
-			continue
-		}
-		if name := short(f[1]); name != "" {
-			g.Model = name
-		}
+		said := vendorSaid{model: short(f[1])}
 		if mib, err := strconv.ParseInt(strings.TrimSpace(f[2]), 10, 64); err == nil && mib > 0 && mib < 1<<30 {
-			g.Memory = mib << 20
+			said.memory = mib << 20
 		}
-		byBus[bus] = g
+		all[bus] = said
 	}
+	return all, true
 }

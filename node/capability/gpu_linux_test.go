@@ -54,7 +54,7 @@ func TestGPUs(t *testing.T) {
 	t4 := job.GPU{Bus: "0000:05:00.0", Vendor: "nvidia", Driver: "nvidia", Model: "Tesla T4"}
 	same := func(want ...job.GPU) {
 		t.Helper()
-		got := gpus(t.Context(), at)
+		got := gpus(t.Context(), at, nil)
 		if len(got) != len(want) {
 			t.Fatalf("%+v", got)
 		}
@@ -73,15 +73,59 @@ func TestGPUs(t *testing.T) {
 	l4.Model, l4.Memory = "NVIDIA L4", 23034<<20
 	same(small, l4, amd, t4)
 	// RA-112: one that goes away is not there any more, and the digest says so.
-	with := Digest(job.Capabilities{GPUs: gpus(t.Context(), at)})
+	with := Digest(job.Capabilities{GPUs: gpus(t.Context(), at, nil)})
 	if err := os.Remove(filepath.Join(at.drm, "renderD129", "device")); err != nil {
 		t.Fatal(err)
 	}
 	same(small, l4, t4)
-	if Digest(job.Capabilities{GPUs: gpus(t.Context(), at)}) == with {
+	if Digest(job.Capabilities{GPUs: gpus(t.Context(), at, nil)}) == with {
 		t.Error("another machine has the same digest")
 	}
-	if got := gpus(t.Context(), graphics{drm: "/nonexistent", nvidia: "/nonexistent"}); got != nil {
+	if got := gpus(t.Context(), graphics{drm: "/nonexistent", nvidia: "/nonexistent"}, nil); got != nil {
 		t.Errorf("%+v of a machine that shows nothing", got)
+	}
+}
+
+// A tool that answers at one probe and is too slow at the next makes no other machine: what it
+// said holds while the same processors are there, and for those that stay.
+func TestVendorsWordIsKept(t *testing.T) {
+	at, known := board(t), &Graphics{}
+	tool := func(script string) {
+		t.Helper()
+		write(t, at.smi, "#!/bin/sh\n"+script)
+		if err := os.Chmod(at.smi, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	memory := func() int64 {
+		for _, g := range gpus(t.Context(), at, known) {
+			if g.Bus == "0000:01:00.0" {
+				return g.Memory
+			}
+		}
+		return -1
+	}
+	tool("exit 1\n")
+	if got := memory(); got != 0 {
+		t.Fatalf("nobody said that it has %d", got)
+	}
+	tool("echo '00000000:01:00.0, NVIDIA L4, 23034'\n")
+	if got := memory(); got != 23034<<20 {
+		t.Fatalf("it was asked once, without an answer, and not again: %d", got)
+	}
+	before := Digest(job.Capabilities{GPUs: gpus(t.Context(), at, known)})
+	tool("exit 1\n")
+	if got := Digest(job.Capabilities{GPUs: gpus(t.Context(), at, known)}); got != before {
+		t.Error("it is another machine")
+	}
+	if err := os.Remove(filepath.Join(at.drm, "renderD129", "device")); err != nil {
+		t.Fatal(err)
+	}
+	if got := memory(); got != 23034<<20 {
+		t.Errorf("another processor is gone, and this one has %d", got)
+	}
+	tool("echo '00000000:01:00.0, NVIDIA L4, 1'\n")
+	if got := memory(); got != 1<<20 {
+		t.Errorf("it is not asked about what is there now: %d", got)
 	}
 }

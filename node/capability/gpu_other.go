@@ -13,4 +13,4 @@ type graphics struct{}
 
 var machineGraphics graphics
 
-func gpus(context.Context, graphics) []job.GPU { return nil }
+func gpus(context.Context, graphics, *Graphics) []job.GPU { return nil }
