@@ -11,12 +11,13 @@ import (
 // field that is new stands here once somebody has thought about that.
 func TestResultsAreOutputsAndEvidence(t *testing.T) {
 	want := map[string][]string{
-		"Result":     {"Outcome", "Category", "Message", "ExitCode", "Steps", "Outputs", "Log", "Replicas", "Short", "Told", "Overran"},
+		"Result":     {"Outcome", "Category", "Message", "ExitCode", "Steps", "Outputs", "Log", "Replicas", "Short", "Told", "Overran", "Diagnostics"},
 		"Output":     {"Path", "Tree", "Digest", "Manifest", "Size"},
+		"Diagnostic": {"Path", "Tree", "Digest", "Manifest", "Size", "Sensitive", "LeftOut"},
 		"LogChunk":   {"Digest", "Manifest", "Size", "FirstSeq", "LastSeq"},
 		"StepResult": {"Name", "ExitCode", "Signal", "Took"},
 	}
-	for _, v := range []any{Result{}, Output{}, LogChunk{}, StepResult{}} {
+	for _, v := range []any{Result{}, Output{}, Diagnostic{}, LogChunk{}, StepResult{}} {
 		typ := reflect.TypeOf(v)
 		var got []string
 		for i := range typ.NumField() {

@@ -45,6 +45,7 @@ type FileJob struct {
 	Effects      Effects           `yaml:"effects" enum:"none|protected"`
 	Interruption *FileInterruption `yaml:"interruption"`
 	Resume       FileResume        `yaml:"resume"`
+	OnFailure    FileOnFailure     `yaml:"on_failure"`
 }
 
 // FileStep is one command.
@@ -70,6 +71,17 @@ type FileInput struct {
 type FileOutput struct {
 	Path     string `yaml:"path" strict:"required"`
 	Optional bool   `yaml:"optional"`
+}
+
+// FileOnFailure is what is kept of an attempt that failed.
+type FileOnFailure struct {
+	Outputs []FileDiagnostic `yaml:"outputs"`
+}
+
+// FileDiagnostic is a path that is captured after a failed step.
+type FileDiagnostic struct {
+	Path      string `yaml:"path" strict:"required"`
+	Sensitive bool   `yaml:"sensitive"` // it stays on the node where the work failed
 }
 
 // FileSecret is a reference to a secret.
@@ -396,6 +408,9 @@ func (f File) spec() Spec {
 	}
 	for _, o := range j.Outputs {
 		s.Outputs = append(s.Outputs, OutputDecl{Path: tidy(o.Path), Optional: o.Optional})
+	}
+	for _, d := range j.OnFailure.Outputs {
+		s.OnFailure = append(s.OnFailure, DiagnosticDecl{Path: tidy(d.Path), Sensitive: d.Sensitive})
 	}
 	for _, r := range j.Secrets {
 		s.Secrets = append(s.Secrets, SecretRef(r))

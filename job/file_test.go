@@ -1,6 +1,7 @@
 package job
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,6 +112,28 @@ func TestDefaultsAreWrittenIntoTheSpec(t *testing.T) {
 	}
 }
 
+// RA-266, RA-269: a job says what is to be kept of it when it fails, and what of it is
+// sensitive; a spec that says nothing has the bytes, and so the name, that it always had.
+func TestOnFailure(t *testing.T) {
+	s, err := parse(t, minimal+"  on_failure: {outputs: [{path: ./report/}, {path: core, sensitive: true}]}\n").Spec(nil)
+	if err != nil || !slices.Equal(s.OnFailure, []DiagnosticDecl{{"report", false}, {"core", true}}) {
+		t.Fatalf("%+v %v", s.OnFailure, err)
+	}
+	back, err := DecodeSpec(s.Canonical())
+	if err != nil || !slices.Equal(back.OnFailure, s.OnFailure) {
+		t.Fatalf("%+v %v", back.OnFailure, err)
+	}
+	without, err := parse(t, minimal).Spec(nil)
+	s.OnFailure = []DiagnosticDecl{}
+	if err != nil || string(without.Canonical()) != string(s.Canonical()) {
+		t.Errorf("%x, then %x: %v", without.Canonical(), s.Canonical(), err)
+	}
+	s.OnFailure = make([]DiagnosticDecl, MaxDiagnostics+1)
+	if err := s.Validate(); err == nil || !strings.Contains(err.Error(), "on_failure.outputs: 33 are given; at most 32 are allowed") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestRefusedFiles: RS-011 RS-015 RS-016 RS-017 RS-018 RS-022 RS-023, RA-220.
 func TestRefusedFiles(t *testing.T) {
 	job := func(s string) string { return minimal + "  " + s + "\n" }
@@ -126,7 +149,7 @@ func TestRefusedFiles(t *testing.T) {
 		{"RS-023", minimal + "harness: docker\n", `job.yaml:5:10: harness: "docker" is unknown; allowed: sandbox, process`},
 		{"RS-023", job("sandbox: strict") + "harness: process\n", `job.yaml:6:10: harness: "process" runs a job with sandbox process; job.sandbox says strict`},
 		{"RS-023", "version: 1\nkind: garden\nharness: process\n", `job.yaml:3:10: harness: "process"; only a build chooses an executor`},
-		{"", job("resurces: {}"), `job.yaml:5:3: unknown key "resurces" in job; allowed: steps, inputs, outputs, env, secrets, resources, timeouts, sandbox, network, requires, devices, connectivity, durability, effects, interruption, resume (did you mean "resources"?)`},
+		{"", job("resurces: {}"), `job.yaml:5:3: unknown key "resurces" in job; allowed: steps, inputs, outputs, env, secrets, resources, timeouts, sandbox, network, requires, devices, connectivity, durability, effects, interruption, resume, on_failure (did you mean "resources"?)`},
 		{"RA-220", job("inputs: [{path: ../etc, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "../etc" leaves the workspace; .. is not allowed`},
 		{"RA-220", job("inputs: [{path: source/../../x, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "source/../../x" leaves the workspace; .. is not allowed`},
 		{"RA-220 RA-455", job("inputs: [{path: /etc/passwd, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "/etc/passwd" is absolute; a relative path is expected`},
@@ -136,6 +159,10 @@ func TestRefusedFiles(t *testing.T) {
 		{"", job("inputs: [{path: source, from: x}, {path: ./source/, from: y}]"), `job.yaml:5:44: job.inputs[1].path: "source" is given twice`},
 		{"", job("inputs: [{path: source, digest: b3:zz}]"), `job.yaml:5:35: job.inputs[0].digest: parse: "b3:zz" is not a digest: b3: and 64 lower-case hex digits are expected`},
 		{"RA-220", job("outputs: [{path: ../x}]"), `job.yaml:5:20: job.outputs[0].path: "../x" leaves the workspace; .. is not allowed`},
+		{"RA-267", job("on_failure: {outputs: [{path: ../x}]}"), `job.yaml:5:33: job.on_failure.outputs[0].path: "../x" leaves the workspace; .. is not allowed`},
+		{"", job("on_failure: {outputs: [{path: a}, {path: a/b}]}"), `job.yaml:5:44: job.on_failure.outputs[1].path: "a/b" lies inside "a", which is captured as a whole`},
+		{"", job("on_failure: {outputs: [{path: a}, {path: ./a}]}"), `job.yaml:5:44: job.on_failure.outputs[1].path: "a" is given twice`},
+		{"", job("on_failure: {inputs: []}"), `job.yaml:5:16: unknown key "inputs" in job.on_failure; allowed: outputs`},
 		{"", job("outputs: [{path: .}]"), `job.yaml:5:20: job.outputs[0].path: "." is the whole of /work/build; name a file or directory in it`},
 		{"", job(`outputs: [{path: 'a\b'}]`), `job.yaml:5:20: job.outputs[0].path: "a\\b" holds a backslash; separate with /`},
 		{"", job("env: {A-B: x}"), `job.yaml:5:14: job.env.A-B: "A-B"; allowed: letters, digits and _, no digit first`},

@@ -183,6 +183,22 @@ type Output struct {
 	Size     int64            `cbor:"5,keyasint"`
 }
 
+// Diagnostic is one path of Spec.OnFailure: what was captured of it, or why it was not.
+type Diagnostic struct {
+	Path      string           `cbor:"1,keyasint"`
+	Tree      bool             `cbor:"2,keyasint,omitempty"` // a directory: Digest names its tree
+	Digest    forgeyard.Digest `cbor:"3,keyasint,omitzero"`  // zero: it was left out
+	Manifest  forgeyard.Digest `cbor:"4,keyasint,omitzero"`
+	Size      int64            `cbor:"5,keyasint,omitempty"`
+	Sensitive bool             `cbor:"6,keyasint,omitempty"`
+	LeftOut   string           `cbor:"7,keyasint,omitempty"` // why; at most MaxLeftOut bytes
+}
+
+// Output is the diagnostic as the store and its peers know content.
+func (d Diagnostic) Output() Output {
+	return Output{Path: d.Path, Tree: d.Tree, Digest: d.Digest, Manifest: d.Manifest, Size: d.Size}
+}
+
 // StepResult is the end of one step.
 type StepResult struct {
 	Name     string        `cbor:"1,keyasint"`
@@ -217,4 +233,7 @@ type Result struct {
 	Told Told `cbor:"10,keyasint,omitzero"`
 	// Overran: the work took more of the disk than it asked for, which it would elsewhere too.
 	Overran bool `cbor:"11,keyasint,omitempty"`
+	// Diagnostics are what Spec.OnFailure asks for, of work that failed. Those that are not
+	// sensitive are on Replicas too, the others on the runner alone.
+	Diagnostics []Diagnostic `cbor:"12,keyasint,omitempty"`
 }

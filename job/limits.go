@@ -8,6 +8,7 @@ const (
 	MaxSteps        = 256
 	MaxInputs       = 256
 	MaxOutputs      = 256
+	MaxDiagnostics  = 32
 	MaxEnv          = 256
 	MaxEnvBytes     = 64 << 10
 	MaxSecrets      = 64
@@ -34,4 +35,9 @@ const (
 	MaxPids         = 1 << 22 // the kernel's own limit
 	MaxRunInputs    = 256
 	MaxTold         = 64 // happenings in one command
+	// What is kept of an attempt that failed, all together: a test report, crash logs, a few
+	// pictures. Whoever needs more has an output to make of it.
+	MaxDiagnosticBytes = 64 << 20
+	MaxDiagnosticFiles = 1000
+	MaxLeftOut         = 200 // why one was left out, in bytes
 )

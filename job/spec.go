@@ -37,6 +37,10 @@ type Spec struct {
 	Kind   RunKind            `cbor:"23,keyasint,omitempty"`
 	Ingest []RunInput         `cbor:"24,keyasint,omitempty"` // of an ingest: what gets which name
 	Node   forgeyard.RunnerID `cbor:"25,keyasint,omitempty"` // the only runner that can: the data, or what is looked after, is there
+
+	// OnFailure is what is kept of an attempt of which a step failed, where its runner's
+	// policy allows it. It is there to be looked at, and never an output (07§177).
+	OnFailure []DiagnosticDecl `cbor:"26,keyasint,omitempty"`
 }
 
 // Own reports that no workload runs: a child of the node's own program does the work
@@ -78,6 +82,15 @@ type Input struct {
 type OutputDecl struct {
 	Path     string `cbor:"1,keyasint"`
 	Optional bool   `cbor:"2,keyasint,omitempty"` // absent is not an error
+}
+
+// DiagnosticDecl names a path, relative to /work/build, that is captured after a failed
+// step. Absent is never an error.
+type DiagnosticDecl struct {
+	Path string `cbor:"1,keyasint"`
+	// Sensitive: it may hold what not everybody is to read. It stays on the node where the
+	// work failed (07§180).
+	Sensitive bool `cbor:"2,keyasint,omitempty"`
 }
 
 // SecretRef names a secret that is resolved late, by the runner.

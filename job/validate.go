@@ -47,6 +47,7 @@ func (s Spec) faults() []fault {
 	}
 	c.inputs(s.Inputs)
 	c.outputs(s.Outputs)
+	c.onFailure(s.OnFailure)
 	c.env("env", s.Env)
 	c.secrets(s)
 	c.resources(s)
@@ -83,8 +84,8 @@ func (c *check) own(s Spec) {
 	if s.Sandbox != SandboxOwn || s.Network != NetworkNone || s.Effects != EffectsNone || s.Resume.Mode != ResumeNone || s.NoCommit {
 		c.add("kind", "a run of kind %s has no sandbox, network, effects or checkpoints", s.Kind)
 	}
-	if n := len(s.Steps) + len(s.Inputs) + len(s.Outputs) + len(s.Env) + len(s.Secrets) + len(s.Devices); n > 0 {
-		c.add("kind", "a run of kind %s has no steps, inputs, outputs, variables, secrets or devices; %d are given", s.Kind, n)
+	if n := len(s.Steps) + len(s.Inputs) + len(s.Outputs) + len(s.Env) + len(s.Secrets) + len(s.Devices) + len(s.OnFailure); n > 0 {
+		c.add("kind", "a run of kind %s has no steps, inputs, outputs, variables, secrets, devices or diagnostics; %d are given", s.Kind, n)
 	}
 }
 
@@ -150,6 +151,21 @@ func (c *check) outputs(outs []OutputDecl) {
 		at := fmt.Sprintf("outputs[%d].path", i)
 		c.below(at, o.Path)
 		c.unique(at, o.Path, seen)
+	}
+}
+
+func (c *check) onFailure(decls []DiagnosticDecl) {
+	c.count("on_failure.outputs", len(decls), MaxDiagnostics)
+	seen := map[string]bool{}
+	for i, d := range decls {
+		at := fmt.Sprintf("on_failure.outputs[%d].path", i)
+		c.below(at, d.Path)
+		c.unique(at, d.Path, seen)
+		for _, other := range decls {
+			if strings.HasPrefix(d.Path, other.Path+"/") {
+				c.add(at, "%q lies inside %q, which is captured as a whole", forgeyard.Clip(d.Path, 80), forgeyard.Clip(other.Path, 80))
+			}
+		}
 	}
 }
 

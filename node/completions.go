@@ -33,7 +33,7 @@ func decodeCompletion(b []byte) (completion, error) {
 // one. It returns false only when ctx ended before the answer.
 func (n *Node) deliver(ctx context.Context, c completion, keep func([]byte) error) bool {
 	if !n.mayReport() {
-		c.Result.Told, c.Result.Overran = job.Told{}, false
+		c.Result.Told, c.Result.Overran, c.Result.Diagnostics = job.Told{}, false, nil
 	}
 	if keep != nil {
 		if err := keep(c.encode()); err != nil {

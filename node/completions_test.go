@@ -261,7 +261,7 @@ func TestStaleCompletionIsSettled(t *testing.T) {
 // after an upgrade delivers it.
 func TestCompletionOfVersion1(t *testing.T) {
 	var want completion
-	golden.Fill(t, &want, "Result.Told", "Result.Overran") // that came later
+	golden.Fill(t, &want, "Result.Told", "Result.Overran", "Result.Diagnostics") // that came later
 	got, err := decodeCompletion(golden.Bytes(t, "testdata/completion-v1.hex", want.encode()))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%+v %v", got, err)

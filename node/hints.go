@@ -75,6 +75,16 @@ func (c copies) learn(j site.Job) {
 		for _, o := range r.Outputs {
 			c[o.Digest] = r.Replicas
 		}
+		for _, d := range r.Diagnostics {
+			if d.Digest.IsZero() {
+				continue // it was left out
+			}
+			who := r.Replicas
+			if d.Sensitive || len(who) == 0 {
+				who = []forgeyard.RunnerID{j.Lease.Authority.Runner} // it has them, whoever else has
+			}
+			c[d.Digest] = who
+		}
 	}
 	for _, k := range j.Checkpoints {
 		c[k.Manifest], c[k.Payload] = k.Replicas, k.Replicas

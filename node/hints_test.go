@@ -9,6 +9,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -19,7 +20,10 @@ func hintJob(id int) site.Job {
 	return site.Job{
 		ID:          forgeyard.JobID(fmt.Sprint(id)),
 		Checkpoints: []checkpoint.Commit{{Manifest: name("manifest"), Payload: name("payload"), Replicas: who[:1]}},
-		Result:      &job.Result{Outputs: []job.Output{{Digest: name("output")}}, Replicas: who},
+		Result: &job.Result{Outputs: []job.Output{{Digest: name("output")}}, Replicas: who, Diagnostics: []job.Diagnostic{
+			{Path: "a", Digest: name("report")}, {Path: "b", Digest: name("core"), Sensitive: true}, {Path: "c", LeftOut: "why"},
+		}},
+		Lease: lease.Lease{Authority: forgeyard.Authority{Runner: "A"}},
 	}
 }
 
@@ -39,7 +43,7 @@ func TestHints(t *testing.T) {
 	state := func() *site.State { reads++; return st }
 	knows := func(id int) {
 		t.Helper()
-		for what, n := range map[string]int{"manifest": 1, "payload": 1, "output": 2} {
+		for what, n := range map[string]int{"manifest": 1, "payload": 1, "output": 2, "report": 2, "core": 1} {
 			if got := h.of(cas.Sum(fmt.Appendf(nil, "%s %d", what, id)), state); len(got) != n || !slices.Contains(got, "A") {
 				t.Errorf("%s %d: %v", what, id, got)
 			}

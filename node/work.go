@@ -128,7 +128,7 @@ func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
 	x.mu.Unlock()
 	t := runner.Task{
 		Authority: x.authority, Until: until, Spec: x.job.Spec, Interruptions: x.job.Interruptions, Devices: bound, FirstLogSeq: x.job.LogSeq + 1, LastLogSeq: x.job.Tail,
-		LogParts: max(1, site.MaxLogChunks-len(x.job.Log)),
+		Diagnostics: runner.Diagnostics(x.n.settings().Policy.Diagnostics), LogParts: max(1, site.MaxLogChunks-len(x.job.Log)),
 	}
 	for _, c := range x.job.Log {
 		t.LoggedBytes += c.Size
@@ -399,8 +399,12 @@ func (x *execution) Replicate(ctx context.Context, d runner.Delivery) (runner.Re
 	if x.job.Spec.Own() {
 		owner, d.Log = site.NamePin(x.authority.Job), nil // the log's end is copied with the rest of it
 	}
-	roots := rootsOf(d.Outputs, d.Log)
-	r, err := x.n.replicate(ctx, x.job.Spec.Durability, pinOf(owner, roots), roots)
+	roots, copies := rootsOf(d.Outputs, d.Log), x.job.Spec.Durability
+	pin := pinOf(owner, append(roots, rootsOf(d.Private, nil)...)) // all of it is kept here
+	if len(roots) == 0 {
+		copies = job.Ephemeral // and none of it elsewhere
+	}
+	r, err := x.n.replicate(ctx, copies, pin, roots)
 	if err == nil { // a try that is repeated finds the same copies again
 		x.n.metrics.attempts.uploadedOutputs(d.Outputs, len(r.Nodes))
 	}

@@ -511,8 +511,8 @@ func invalidResult(j Job, r job.Result) string {
 	default:
 		return fmt.Sprintf("outcome %q is not known", forgeyard.Clip(string(r.Outcome), 40))
 	}
-	if r.Outcome != job.OutcomeDone {
-		return ""
+	if r.Outcome != job.OutcomeDone || len(r.Diagnostics) > 0 {
+		return invalidDiagnostics(j, r)
 	}
 	if j.Spec.Own() {
 		return invalidSet(j.Spec.Ingest, r.Outputs)
@@ -531,6 +531,23 @@ func invalidResult(j Job, r job.Result) string {
 		if !given && !d.Optional {
 			return fmt.Sprintf("declared output %q is missing from the result", d.Path)
 		}
+	}
+	return ""
+}
+
+// invalidDiagnostics says why what was kept of failed work is not what its spec asks for:
+// each path that it names once at most, captured or left out for a reason.
+func invalidDiagnostics(j Job, r job.Result) string {
+	if len(r.Diagnostics) > 0 && r.Outcome != job.OutcomeFailed {
+		return fmt.Sprintf("diagnostics are of work that failed; this is %s", r.Outcome)
+	}
+	seen := map[string]bool{}
+	for _, d := range r.Diagnostics {
+		asked := slices.Contains(j.Spec.OnFailure, job.DiagnosticDecl{Path: d.Path, Sensitive: d.Sensitive})
+		if !asked || seen[d.Path] || d.Digest.IsZero() == (d.LeftOut == "") || len(d.LeftOut) > job.MaxLeftOut {
+			return fmt.Sprintf("diagnostic %q is not asked for by the job, given twice, or neither captured nor left out", forgeyard.Clip(d.Path, 100))
+		}
+		seen[d.Path] = true
 	}
 	return ""
 }

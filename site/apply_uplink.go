@@ -233,7 +233,7 @@ func (j Job) resultForCentral() *job.Result {
 	if j.Result != nil {
 		r = *j.Result
 	}
-	r.Log, r.Overran = j.Log, false // a daemon refuses a record with a key that it does not know, and has no use for this one
+	r.Log, r.Overran, r.Diagnostics = j.Log, false, nil // a daemon refuses a record with a key that it does not know, and has no use for these
 	return &r
 }
 

@@ -73,11 +73,11 @@ func FormatOf(b Body) Format {
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
 // an execution, where a process runs, who may vote, when a drain ends, how long a lost log was, which graphics processors a machine has,
-// that work took more than it asked for.
+// that work took more than it asked for, what is kept of work that failed.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
-		return err == nil && (s.Connectivity.NoReplace || s.Own())
+		return err == nil && (s.Connectivity.NoReplace || s.Own() || len(s.OnFailure) > 0)
 	}
 	switch b := b.(type) {
 	case UplinkObserve:
@@ -95,7 +95,7 @@ func says(b Body) bool {
 	case Release:
 		return !b.Told.IsZero() || b.Clean
 	case Complete:
-		return !b.Result.Told.IsZero() || b.Result.Overran
+		return !b.Result.Told.IsZero() || b.Result.Overran || len(b.Result.Diagnostics) > 0
 	case Delegate:
 		return slices.ContainsFunc(b.Grants, func(d Delegation) bool { return d.Grant.End != 0 || d.Grant.Policy.NoReplace || later(d.Spec) })
 	}

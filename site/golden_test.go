@@ -73,11 +73,12 @@ var later = []string{
 	"UplinkObserve.Daemon", "Uplink.Daemon", "Grant.End", "Connectivity.NoReplace", "Member.Silent", "Register.Formats", "Register.Place", "Session.Place", "Session.Past", "Member.Spare", "MemberSet.Spare", "MemberSet.Deadline", "Lease.DriftPPM", "image.Forgotten", "image.LeaseForgot", "image.LeaseLog", "image.LeaseSeq", "image.Ready",
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Release.Clean", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
 	"Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "image.Secrets", "Capabilities.GPUs",
+	"Spec.OnFailure", "Result.Diagnostics",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
-// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift and TestStoppedLog hold them.
-var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs"}
+// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog and TestDiagnosticsInTheLog hold them.
+var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -182,6 +183,43 @@ func TestOverran(t *testing.T) {
 	}
 }
 
+// TestDiagnosticsInTheLog holds what is kept of work that failed: in a spec that asks for it,
+// in a result and in a snapshot. A program of log format 1 would stumble over either.
+func TestDiagnosticsInTheLog(t *testing.T) {
+	var end Complete
+	end.Result.Outcome = job.OutcomeFailed
+	golden.Fill(t, &end.Result.Diagnostics)
+	sp := job.Spec{Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, OnFailure: []job.DiagnosticDecl{{Path: "report"}, {Path: "core", Sensitive: true}}}.Defaulted()
+	sub := Submit{Spec: sp.Canonical()}
+	im := image{Format: snapshotFormat, Log: FormatNow, Jobs: []Job{{ID: "J", Spec: sp, Result: &end.Result}}}
+	s, err := DecodeState(cborx.Marshal(im))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := golden.Rows(t, "testdata/diagnostics.hex", []golden.Row{
+		{Name: "Spec", Bytes: sub.Spec}, {Name: "Complete", Bytes: cborx.Marshal(end)}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()},
+	})
+	if got, err := job.DecodeSpec(rows[0].Bytes); err != nil || !reflect.DeepEqual(got.OnFailure, sp.OnFailure) || FormatOf(sub) != FormatNow {
+		t.Errorf("%+v, of log format %d: %v", got.OnFailure, FormatOf(sub), err)
+	}
+	if b, err := decodeBody(kindComplete, rows[1].Bytes); err != nil || !reflect.DeepEqual(b, end) || FormatOf(b) != FormatNow {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+	for _, row := range rows[2:] {
+		back, err := DecodeState(row.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j, _ := back.Jobs.Get("J"); j.Result == nil || !reflect.DeepEqual(j.Result.Diagnostics, end.Result.Diagnostics) || !reflect.DeepEqual(j.Spec.OnFailure, sp.OnFailure) {
+			t.Errorf("%s: lost on the way: %+v", row.Name, j)
+		}
+	}
+	// A daemon refuses a record with a key that it does not know.
+	if told := (Job{Result: &end.Result}).resultForCentral(); told.Diagnostics != nil {
+		t.Error("a daemon is told of a key that came later")
+	}
+}
+
 // TestGPUsInTheLog holds what a runner says of its graphics processors, which a program of
 // log format 1 would stumble over.
 func TestGPUsInTheLog(t *testing.T) {
@@ -271,9 +309,9 @@ func TestFieldsOfRuns(t *testing.T) {
 	golden.Fill(t, &sub)
 	golden.Fill(t, &point)
 	golden.Fill(t, &release, "Release.Clean")
-	golden.Fill(t, &end, "Result.Overran")
+	golden.Fill(t, &end, "Result.Overran", "Result.Diagnostics")
 	golden.Fill(t, &runs.Events)
-	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail", "Result.Overran")
+	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure")
 	golden.Fill(t, &runs.Names)
 	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
 	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{

@@ -57,6 +57,45 @@ func TestGoesOnInPlaceOnlyUnasked(t *testing.T) {
 	}
 }
 
+// RA-267: what a runner keeps of failed work is what its spec asks for and nothing else, each
+// path once, captured or left out for a reason; and it is of failed work alone.
+func TestDiagnosticsAreThoseAskedFor(t *testing.T) {
+	id := cas.Sum([]byte("report"))
+	asked := []job.DiagnosticDecl{{Path: "report"}, {Path: "core", Sensitive: true}}
+	for name, c := range map[string]struct {
+		outcome job.Outcome
+		all     []job.Diagnostic
+		want    Verdict
+	}{
+		"all":               {job.OutcomeFailed, []job.Diagnostic{{Path: "report", Digest: id}, {Path: "core", Digest: id, Sensitive: true}}, Accepted},
+		"left out":          {job.OutcomeFailed, []job.Diagnostic{{Path: "report", LeftOut: "it is not there"}}, Accepted},
+		"none":              {job.OutcomeFailed, nil, Accepted},
+		"another":           {job.OutcomeFailed, []job.Diagnostic{{Path: "other", Digest: id}}, InvalidRejected},
+		"twice":             {job.OutcomeFailed, []job.Diagnostic{{Path: "report", Digest: id}, {Path: "report", Digest: id}}, InvalidRejected},
+		"no more sensitive": {job.OutcomeFailed, []job.Diagnostic{{Path: "core", Digest: id}}, InvalidRejected},
+		"without a digest":  {job.OutcomeFailed, []job.Diagnostic{{Path: "report"}}, InvalidRejected},
+		"both":              {job.OutcomeFailed, []job.Diagnostic{{Path: "report", Digest: id, LeftOut: "why"}}, InvalidRejected},
+		"a long why":        {job.OutcomeFailed, []job.Diagnostic{{Path: "report", LeftOut: string(make([]byte, job.MaxLeftOut+1))}}, InvalidRejected},
+		"of what is done":   {job.OutcomeDone, []job.Diagnostic{{Path: "report", Digest: id}}, InvalidRejected},
+		"of what was ended": {job.OutcomeCancelled, []job.Diagnostic{{Path: "report", Digest: id}}, InvalidRejected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			a := l.held("one")
+			j := l.job(a)
+			j.Spec.OnFailure = asked
+			l.s.Jobs = l.s.Jobs.Put(j.ID, j)
+			v, err := Value[Completed](l.must(Complete{Authority: a, Message: "m", Result: job.Result{Outcome: c.outcome, Category: job.WorkloadFailed, Diagnostics: c.all}}))
+			if err != nil || v.Verdict != c.want {
+				t.Fatalf("%+v %v", v, err)
+			}
+			if j := l.job(a); c.want == Accepted && (j.Status != job.Failed || len(j.Result.Diagnostics) != len(c.all) || len(j.Result.Outputs) != 0) {
+				t.Errorf("%s: %+v", j.Status, j.Result)
+			}
+		})
+	}
+}
+
 // A checkpoint that is committed again, since its answer was lost, is answered with the
 // epoch that it opened as long as that is current, and never with an epoch of others.
 func TestRepeatedCheckpointOpensNothingNew(t *testing.T) {

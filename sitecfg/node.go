@@ -270,6 +270,9 @@ type PolicyConfig struct {
 	// another node. Default none: then only who has this node's control socket brings its
 	// files in. What stands there can be read by the whole site.
 	Ingest []string `yaml:"ingest"`
+	// Diagnostics is what may be kept of a job that failed, of the paths that it names for that
+	// (on_failure). Default all; plain is all that is not marked sensitive.
+	Diagnostics string `yaml:"diagnostics" enum:"none|plain|all"`
 }
 
 // Allows reports whether a job's network is within the policy.
@@ -351,7 +354,7 @@ func DefaultNode() Node {
 		CAS:       CASConfig{ScrubEvery: 7 * 24 * time.Hour, ScrubRate: 32 << 20, Deadlines: DeadlinesConfig{Peers: 2 * time.Second, Uplink: 10 * time.Second}},
 		CacheAPI:  CacheAPIConfig{Listen: CacheOff, Peers: true, Keep: 12 * time.Hour, ForgetAfter: 30 * 24 * time.Hour, MaxNames: 1_000_000},
 		Spool:     SpoolConfig{Limit: 1 << 30, PerJob: 448 << 20},
-		Policy:    PolicyConfig{Network: job.NetworkNone},
+		Policy:    PolicyConfig{Network: job.NetworkNone, Diagnostics: "all"},
 		Reconnect: ReconnectConfig{MaxBackoff: 30 * time.Second},
 		Shutdown:  ShutdownConfig{Grace: 30 * time.Second},
 		Retention: RetentionConfig{Finalize: 30 * time.Minute, StaleWorkspace: time.Hour},

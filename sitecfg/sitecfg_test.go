@@ -32,7 +32,7 @@ toolchains: [{name: go, version: "1.26", path: /usr/local/go/bin/go}]
 devices:
   - {id: dut-1, kind: serial, path: /dev/serial/by-id/x, labels: {board: rev4}, serial: A1, reset: {send: "reset\n", expect: "login:", timeout: 20s}}
   - {id: dut-2, kind: serial, path: /dev/ttyS1, baud: 9600}
-policy: {network: site, site_networks: [10.20.0.0/24, 10.20.9.1, "fd00:20::/48"]}
+policy: {network: site, site_networks: [10.20.0.0/24, 10.20.9.1, "fd00:20::/48"], diagnostics: plain}
 reconnect: {max_backoff: 10s}
 shutdown: {grace: 1m}
 retention: {finalize: 5m, stale_workspace: 2h, debug_failed: 24h}
@@ -57,6 +57,7 @@ func TestNodeConfig(t *testing.T) {
 		n.Devices[1].Baud != 9600 || n.Devices[1].Reset.Timeout != 30*time.Second,
 		!n.Policy.Allows(job.NetworkSite) || n.Policy.Allows(job.NetworkHost) || len(n.Policy.Networks()) != 2,
 		fmt.Sprint(n.Policy.Site()) != "[10.20.0.0/24 10.20.9.1/32 fd00:20::/48]",
+		n.Policy.Diagnostics != "plain",
 		n.Spool != SpoolConfig{64 << 20, 32 << 20},
 		n.Traces != TracesConfig{"http://127.0.0.1:4318", .25},
 		n.Retention != RetentionConfig{5 * time.Minute, 2 * time.Hour, 24 * time.Hour},
@@ -69,6 +70,9 @@ func TestNodeConfig(t *testing.T) {
 	empty, err := ParseNode("node.yaml", nil)
 	if err != nil || empty.Validate() != nil || empty.Runs("process") || !empty.Runs("sandbox") || empty.Policy.Allows(job.NetworkSite) {
 		t.Fatalf("decision 9: the process executor is off unless listed: %v %+v", err, empty)
+	}
+	if empty.Policy.Diagnostics != "all" {
+		t.Errorf("%+v", empty.Policy)
 	}
 	if empty.Retention != (RetentionConfig{30 * time.Minute, time.Hour, 0}) { // decision 14, RA-286: off
 		t.Errorf("%+v", empty.Retention)
@@ -99,6 +103,7 @@ func TestNodeErrors(t *testing.T) {
 		"cas: {rates: {to_uplink: 1}}":                      `n.yaml:1:26: cas.rates.to_uplink: 1 is not in [256KiB, 1048576TiB]`,
 		"spool: {limit: 1KiB}":                              `n.yaml:1:16: spool.limit: 1KiB is not in [1MiB, 1048576TiB]`,
 		"policy: {network: all}":                            `n.yaml:1:19: policy.network: "all" is unknown; allowed: none, site, host`,
+		"policy: {diagnostics: some}":                       `n.yaml:1:23: policy.diagnostics: "some" is unknown; allowed: none, plain, all (did you mean "none"?)`,
 		"sandbox: {read_only_binds: [opt]}":                 `n.yaml:1:29: sandbox.read_only_binds[0]: "opt" is not absolute`,
 		"spool: {per_job: 1KiB}":                            `n.yaml:1:18: spool.per_job: 1KiB is not in [1MiB, 1048576TiB]`,
 		"retention: {finalize: 0}":                          `n.yaml:1:23: retention.finalize: 0s is not in [1s, 720h0m0s]`,

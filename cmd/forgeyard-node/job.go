@@ -201,11 +201,16 @@ func (a *app) unconfirmed(ctx context.Context, c *client, id string, waited time
 
 func (a *app) jobOutputs() *cobra.Command {
 	var to string
+	var failed, sensitive bool
 	c := a.Build(cli.Command{
 		Use: "outputs ID", Short: "List what a job brought out, or fetch it", Args: cobra.ExactArgs(1),
-		Long:    "List what a job brought out. With --to it is fetched into a folder, each output under its path, verified. What stands there already is not overwritten.",
-		Example: "  forgeyard-node job outputs 7KQ2\n  forgeyard-node job outputs 7KQ2 --to ./out", Exits: []int{1, 3, 4, 5, 6, 7, 130},
+		Long: "List what a job brought out. With --to it is fetched into a folder, each output under its path, verified. What stands there already is not overwritten. " +
+			"With --diagnostics it is what was kept of a job that failed (on_failure of the job file), which is no output; what is marked sensitive is fetched only with --sensitive.",
+		Example: "  forgeyard-node job outputs 7KQ2\n  forgeyard-node job outputs 7KQ2 --to ./out\n  forgeyard-node job outputs 7KQ2 --diagnostics --to ./why", Exits: []int{1, 3, 4, 5, 6, 7, 130},
 		Run: func(ctx context.Context, args []string) error {
+			if sensitive && !failed {
+				return a.Usage("job outputs", "--sensitive stands with --diagnostics only")
+			}
 			c, err := a.connect(ctx)
 			if err != nil {
 				return err
@@ -214,23 +219,43 @@ func (a *app) jobOutputs() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			outs := j.Outputs
+			if failed {
+				outs = toFetch(j.Diagnostics, sensitive)
+			}
 			if to != "" {
-				if err := a.fetchOutputs(ctx, c, j, to); err != nil {
+				if err := a.fetchOutputs(ctx, c, j, outs, to); err != nil {
 					return err
 				}
+			}
+			if failed {
+				return cli.PrintList(a.Shell, j.Diagnostics, func(p *cli.Page) { diagnosticTable(p, j.Diagnostics) })
 			}
 			return cli.PrintList(a.Shell, j.Outputs, func(p *cli.Page) { outputTable(p, j.Outputs) })
 		},
 	})
-	c.Flags().StringVar(&to, "to", "", "folder to fetch them into")
+	f := c.Flags()
+	f.StringVar(&to, "to", "", "folder to fetch them into")
+	f.BoolVar(&failed, "diagnostics", false, "what was kept of a failure instead")
+	f.BoolVar(&sensitive, "sensitive", false, "with --diagnostics --to: also what is marked sensitive")
 	return c
 }
 
-func (a *app) fetchOutputs(ctx context.Context, c *client, j *forgeyardv1.Job, to string) error {
+// toFetch are the diagnostics that a person asks for, as outputs.
+func toFetch(all []*forgeyardv1.Job_Diagnostic, sensitive bool) (out []*forgeyardv1.Output) {
+	for _, d := range all {
+		if d.Digest != "" && (sensitive || !d.Sensitive) {
+			out = append(out, &forgeyardv1.Output{Path: d.Path, Digest: d.Digest, Size: d.Size, Tree: d.Tree, Manifest: d.Manifest})
+		}
+	}
+	return out
+}
+
+func (a *app) fetchOutputs(ctx context.Context, c *client, j *forgeyardv1.Job, outs []*forgeyardv1.Output, to string) error {
 	if !job.Status(j.Status).Terminal() {
 		return forgeyard.Errorf("job outputs", forgeyard.Conflict, "%s is %s: outputs come with its end", j.JobId, j.Status).WithHint("wait with: %s", a.commandLine("job", "attach", j.JobId))
 	}
-	for _, o := range j.Outputs {
+	for _, o := range outs {
 		name := filepath.FromSlash(o.Path)
 		if !filepath.IsLocal(name) {
 			return forgeyard.Errorf("job outputs", forgeyard.Invalid, "output %q would leave %s", o.Path, to)

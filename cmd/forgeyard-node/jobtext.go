@@ -162,4 +162,25 @@ func results(p *cli.Page, j *forgeyardv1.Job) {
 		p.Head("outputs, on " + orDash(cli.Join(j.Replicas)))
 		outputTable(p, j.Outputs)
 	}
+	if len(j.Diagnostics) > 0 {
+		p.Head("kept of the failure, on " + orDash(cli.Join(j.Replicas)))
+		diagnosticTable(p, j.Diagnostics)
+	}
+}
+
+func diagnosticTable(p *cli.Page, all []*forgeyardv1.Job_Diagnostic) {
+	p.Row("PATH", "KIND", "SIZE", "DIGEST", "NOTE")
+	for _, d := range all {
+		kind, size, note := "file", cli.Size(d.Size), ""
+		if d.Tree {
+			kind = "dir"
+		}
+		if d.Sensitive {
+			note = "sensitive"
+		}
+		if d.Digest == "" {
+			kind, size, note = "-", "-", "left out: "+d.LeftOut
+		}
+		p.Row(d.Path, kind, size, orDash(d.Digest), note)
+	}
 }

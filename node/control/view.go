@@ -119,6 +119,13 @@ func longJob(s *site.State, j site.Job, v *forgeyardv1.Job) {
 		return
 	}
 	v.Outputs = Outputs(j.Result.Outputs)
+	for _, d := range j.Result.Diagnostics {
+		m := &forgeyardv1.Job_Diagnostic{Path: d.Path, Sensitive: d.Sensitive, LeftOut: d.LeftOut}
+		if !d.Digest.IsZero() {
+			m.Digest, m.Size, m.Tree, m.Manifest = d.Digest.String(), d.Size, d.Tree, d.Manifest.String()
+		}
+		v.Diagnostics = append(v.Diagnostics, m)
+	}
 	for _, r := range j.Result.Steps {
 		v.Steps = append(v.Steps, &forgeyardv1.StepResult{Name: r.Name, ExitCode: int32(r.ExitCode), Signal: r.Signal, Took: durationpb.New(r.Took)})
 	}

@@ -62,7 +62,8 @@ type Attempt struct {
 	taken      Captured // the last checkpoint
 	steps      []job.StepResult
 	outputs    []job.Output
-	summary    string // of an own run that did what it was asked
+	signs      []job.Diagnostic // of work that failed
+	summary    string           // of an own run that did what it was asked
 	result     job.Result
 	ended      Ended
 	spans      []Span // of what has ended
@@ -150,6 +151,7 @@ func (a *Attempt) live() {
 	v := a.timed(SpanPrepare, "", a.prepare)
 	if v == nil {
 		v = a.runSteps()
+		a.diagnose(v)
 	}
 	if v == nil {
 		v = a.timed(SpanUpload, "", a.deliver)
@@ -425,6 +427,7 @@ func (a *Attempt) conclude(v *verdict) {
 	a.result.Outcome, a.result.Category, a.result.Message, a.result.ExitCode = v.outcome, v.category, v.message, v.code
 	a.result.Overran = v.category == job.DiskFull && a.over != "" && a.disk.overran()
 	a.result.Steps, a.result.Outputs, a.result.Log = a.steps, a.outputs, a.ended.Log
+	a.result.Diagnostics = a.signs
 	if len(v.message) > 0 {
 		a.said().Info("epoch ended", "end", string(v.end), "why", v.message)
 	}

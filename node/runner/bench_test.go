@@ -123,6 +123,7 @@ type hooks struct {
 	told      []job.Told
 	refused   []string
 	tries     int
+	sent      []Delivery
 	phase     func(job.Phase) error
 	replicate func(try int) (Replicas, error)
 }
@@ -157,8 +158,9 @@ func (h *hooks) StopRefused(_ context.Context, why string) {
 	h.refused = append(h.refused, why)
 }
 
-func (h *hooks) Replicate(context.Context, Delivery) (Replicas, error) {
+func (h *hooks) Replicate(_ context.Context, d Delivery) (Replicas, error) {
 	h.mu.Lock()
+	h.sent = append(h.sent, d)
 	h.tries++
 	n, f := h.tries, h.replicate
 	h.mu.Unlock()

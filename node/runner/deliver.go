@@ -125,7 +125,13 @@ func (a *Attempt) capture(ctx context.Context) error {
 // pin keeps what the result names; inputs and earlier pieces are let go.
 func (a *Attempt) pin(ctx context.Context) error {
 	pin := cas.Pin{Owner: PinOwner(a.task.Authority.Attempt)}
-	for _, o := range a.outputs {
+	outs := a.outputs[:len(a.outputs):len(a.outputs)]
+	for _, d := range a.signs {
+		if !d.Digest.IsZero() {
+			outs = append(outs, d.Output())
+		}
+	}
+	for _, o := range outs {
 		if o.Tree {
 			pin.Trees = append(pin.Trees, o.Digest)
 		} else {

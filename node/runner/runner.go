@@ -241,6 +241,8 @@ type Task struct {
 	LoggedBytes int64
 	// LogParts is how many more parts of its log somebody can name. 0: no bound.
 	LogParts int
+	// Diagnostics is what may be kept of work that fails. Zero: nothing.
+	Diagnostics Diagnostics
 	// Until is when the right to act ends as far as is known at the start; Extend moves it.
 	// Zero: only LeaseEnded ends it.
 	Until forgeyard.Instant
@@ -270,6 +272,7 @@ type Hooks interface {
 type Delivery struct {
 	Outputs []job.Output
 	Log     []job.LogChunk
+	Private []job.Output // kept here and copied nowhere
 }
 
 // Replicas says who holds a delivery. Short: fewer than asked, and policy accepts it.

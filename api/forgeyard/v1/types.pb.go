@@ -884,11 +884,12 @@ type Job struct {
 	// Where the result is on its way, apart from what it says: uploading (the work has ended,
 	// its outputs are being copied), here (with fewer copies than asked: short), pending (for
 	// the central daemon), acknowledged (by it).
-	Delivery      string       `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	Holder        *Job_Holder  `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"`                        // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
-	Events        []*Job_Event `protobuf:"bytes,41,rep,name=events,proto3" json:"events,omitempty"`                        // the last of them, oldest first: what was decided about the job, and why
-	AskedBack     string       `protobuf:"bytes,42,opt,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"` // why its holder is asked to give it back; empty: it is not
-	LogSeq        uint64       `protobuf:"varint,43,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`         // last number of its log that outlives its runner
+	Delivery      string            `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	Holder        *Job_Holder       `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"`                        // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
+	Events        []*Job_Event      `protobuf:"bytes,41,rep,name=events,proto3" json:"events,omitempty"`                        // the last of them, oldest first: what was decided about the job, and why
+	AskedBack     string            `protobuf:"bytes,42,opt,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"` // why its holder is asked to give it back; empty: it is not
+	LogSeq        uint64            `protobuf:"varint,43,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`         // last number of its log that outlives its runner
+	Diagnostics   []*Job_Diagnostic `protobuf:"bytes,44,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`              // what was kept of work that failed; no outputs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1222,6 +1223,13 @@ func (x *Job) GetLogSeq() uint64 {
 		return x.LogSeq
 	}
 	return 0
+}
+
+func (x *Job) GetDiagnostics() []*Job_Diagnostic {
+	if x != nil {
+		return x.Diagnostics
+	}
+	return nil
 }
 
 type Checkpoint struct {
@@ -2669,6 +2677,98 @@ func (x *Job_Event) GetSeq() uint64 {
 	return 0
 }
 
+type Job_Diagnostic struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // empty: it was left out
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	Tree          bool                   `protobuf:"varint,4,opt,name=tree,proto3" json:"tree,omitempty"`
+	Manifest      string                 `protobuf:"bytes,5,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	Sensitive     bool                   `protobuf:"varint,6,opt,name=sensitive,proto3" json:"sensitive,omitempty"`           // it is on the node where the work failed, and on no other
+	LeftOut       string                 `protobuf:"bytes,7,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"` // why
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Job_Diagnostic) Reset() {
+	*x = Job_Diagnostic{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job_Diagnostic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job_Diagnostic) ProtoMessage() {}
+
+func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job_Diagnostic.ProtoReflect.Descriptor instead.
+func (*Job_Diagnostic) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 1}
+}
+
+func (x *Job_Diagnostic) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Job_Diagnostic) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Job_Diagnostic) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Job_Diagnostic) GetTree() bool {
+	if x != nil {
+		return x.Tree
+	}
+	return false
+}
+
+func (x *Job_Diagnostic) GetManifest() string {
+	if x != nil {
+		return x.Manifest
+	}
+	return ""
+}
+
+func (x *Job_Diagnostic) GetSensitive() bool {
+	if x != nil {
+		return x.Sensitive
+	}
+	return false
+}
+
+func (x *Job_Diagnostic) GetLeftOut() string {
+	if x != nil {
+		return x.LeftOut
+	}
+	return ""
+}
+
 type Job_Holder struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
@@ -2680,7 +2780,7 @@ type Job_Holder struct {
 
 func (x *Job_Holder) Reset() {
 	*x = Job_Holder{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2692,7 +2792,7 @@ func (x *Job_Holder) String() string {
 func (*Job_Holder) ProtoMessage() {}
 
 func (x *Job_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2705,7 +2805,7 @@ func (x *Job_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Holder.ProtoReflect.Descriptor instead.
 func (*Job_Holder) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 2}
 }
 
 func (x *Job_Holder) GetPhase() string {
@@ -2747,7 +2847,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2759,7 +2859,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2772,7 +2872,7 @@ func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Epoch.ProtoReflect.Descriptor instead.
 func (*Job_Epoch) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 3}
 }
 
 func (x *Job_Epoch) GetEpoch() uint64 {
@@ -2860,7 +2960,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2872,7 +2972,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2885,7 +2985,7 @@ func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_LateResult.ProtoReflect.Descriptor instead.
 func (*Job_LateResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 4}
 }
 
 func (x *Job_LateResult) GetAt() *timestamppb.Timestamp {
@@ -2948,7 +3048,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2960,7 +3060,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2973,7 +3073,7 @@ func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Candidate.ProtoReflect.Descriptor instead.
 func (*Job_Candidate) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 5}
 }
 
 func (x *Job_Candidate) GetRunner() string {
@@ -3010,7 +3110,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3122,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3135,7 @@ func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_HeldDevice.ProtoReflect.Descriptor instead.
 func (*Job_HeldDevice) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 5}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 6}
 }
 
 func (x *Job_HeldDevice) GetAs() string {
@@ -3212,7 +3312,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\apending\x18\x01 \x01(\x03R\apending\x122\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x12\n" +
-	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xab\x14\n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xa3\x16\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x14\n" +
@@ -3264,12 +3364,22 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x06events\x18) \x03(\v2\x17.forgeyard.v1.Job.EventR\x06events\x12\x1d\n" +
 	"\n" +
 	"asked_back\x18* \x01(\tR\taskedBack\x12\x17\n" +
-	"\alog_seq\x18+ \x01(\x04R\x06logSeq\x1am\n" +
+	"\alog_seq\x18+ \x01(\x04R\x06logSeq\x12>\n" +
+	"\vdiagnostics\x18, \x03(\v2\x1c.forgeyard.v1.Job.DiagnosticR\vdiagnostics\x1am\n" +
 	"\x05Event\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12\x10\n" +
-	"\x03seq\x18\x04 \x01(\x04R\x03seq\x1am\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\x1a\xb5\x01\n" +
+	"\n" +
+	"Diagnostic\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04tree\x18\x04 \x01(\bR\x04tree\x12\x1a\n" +
+	"\bmanifest\x18\x05 \x01(\tR\bmanifest\x12\x1c\n" +
+	"\tsensitive\x18\x06 \x01(\bR\tsensitive\x12\x19\n" +
+	"\bleft_out\x18\a \x01(\tR\aleftOut\x1am\n" +
 	"\x06Holder\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12 \n" +
 	"\flast_log_seq\x18\x02 \x01(\x04R\n" +
@@ -3419,7 +3529,7 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Heartbeat)(nil),               // 1: forgeyard.v1.Heartbeat
@@ -3448,24 +3558,25 @@ var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Capabilities_DeviceFact)(nil), // 24: forgeyard.v1.Capabilities.DeviceFact
 	nil,                             // 25: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
 	(*Job_Event)(nil),               // 26: forgeyard.v1.Job.Event
-	(*Job_Holder)(nil),              // 27: forgeyard.v1.Job.Holder
-	(*Job_Epoch)(nil),               // 28: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 29: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 30: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 31: forgeyard.v1.Job.HeldDevice
-	nil,                             // 32: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 33: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 34: google.protobuf.Duration
+	(*Job_Diagnostic)(nil),          // 27: forgeyard.v1.Job.Diagnostic
+	(*Job_Holder)(nil),              // 28: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 29: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 30: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 31: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 32: forgeyard.v1.Job.HeldDevice
+	nil,                             // 33: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 34: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 35: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	33, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	34, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
 	17, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	2,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	33, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	33, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	34, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	34, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
 	1,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
-	34, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	33, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	35, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	34, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
 	18, // 8: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
 	19, // 9: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
 	22, // 10: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
@@ -3473,55 +3584,56 @@ var file_forgeyard_v1_types_proto_depIdxs = []int32{
 	20, // 12: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
 	24, // 13: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
 	21, // 14: forgeyard.v1.Capabilities.gpus:type_name -> forgeyard.v1.Capabilities.GPU
-	33, // 15: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	33, // 16: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	34, // 17: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	34, // 18: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	34, // 19: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	33, // 20: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	34, // 15: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	34, // 16: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	35, // 17: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	35, // 18: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	35, // 19: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	34, // 20: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
 	5,  // 21: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	34, // 22: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	34, // 23: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	33, // 24: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	33, // 25: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	33, // 26: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	33, // 27: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	33, // 28: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	28, // 29: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	35, // 22: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	35, // 23: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	34, // 24: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	34, // 25: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	34, // 26: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	34, // 27: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	34, // 28: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	29, // 29: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
 	8,  // 30: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
 	9,  // 31: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
 	10, // 32: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	29, // 33: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	30, // 34: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	31, // 35: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	34, // 36: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	33, // 37: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	27, // 38: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	30, // 33: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	31, // 34: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	32, // 35: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	35, // 36: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	34, // 37: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	28, // 38: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
 	26, // 39: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
-	33, // 40: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	34, // 41: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	33, // 42: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	33, // 43: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	33, // 44: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	33, // 45: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	33, // 46: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	13, // 47: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
-	14, // 48: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
-	34, // 49: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
-	33, // 50: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	32, // 51: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	33, // 52: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	25, // 53: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	33, // 54: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
-	34, // 55: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	33, // 56: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	33, // 57: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	33, // 58: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	27, // 40: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
+	34, // 41: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	35, // 42: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	34, // 43: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	34, // 44: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	34, // 45: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	34, // 46: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	34, // 47: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	13, // 48: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	14, // 49: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	35, // 50: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	34, // 51: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	33, // 52: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	34, // 53: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	25, // 54: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	34, // 55: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
+	35, // 56: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	34, // 57: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	34, // 58: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	34, // 59: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	60, // [60:60] is the sub-list for method output_type
+	60, // [60:60] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -3535,7 +3647,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
