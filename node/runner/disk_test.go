@@ -43,7 +43,7 @@ func TestDiskQuota(t *testing.T) {
 		"one large file, and the job would go on": {"head -c 40m /dev/zero > big; exec sleep 1000", "work "},
 		"over and gone before anybody looked":     {"head -c 40m /dev/zero > big", "work "},
 		"a file without a name":                   {"exec 3>big; rm big; head -c 40m /dev/zero >&3; exec sleep 1000", "of that deleted and open "},
-		"checkpoints and the folder for others":   {`head -c 12m /dev/zero > "$TMPDIR/t"; head -c 12m /dev/zero > "$TMPDIR/../ckpt/c"; exec sleep 1000`, "checkpoints 12"},
+		"checkpoints and the folder for others":   {`head -c 12m /dev/zero > "$TMPDIR/../ckpt/c"; head -c 12m /dev/zero > "$TMPDIR/t"; exec sleep 1000`, "checkpoints 12"},
 		"folders without end":                     {"p=$(printf 'x/%.0s' $(seq 300)); mkdir -p $p; mkdir y; mv x y; exec sleep 1000", "more than 256 deep"},
 		"a sparse file takes nothing":             {"truncate -s 1T big", ""},
 		"a file of two names counts once":         {"head -c 12m /dev/zero > a; ln a b; ln a c", ""},
