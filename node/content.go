@@ -96,14 +96,15 @@ func (n *Node) replicate(ctx context.Context, d job.Durability, pin cas.Pin, roo
 func (n *Node) membersInSite() int {
 	c := 0
 	for _, m := range n.replica.State().Members.All() {
-		if !m.Removed {
+		if !m.Removed && !m.Waiting {
 			c++
 		}
 	}
 	return max(1, c)
 }
 
-// targets are the other members, those that gossip calls alive first.
+// targets are the other members, those that gossip calls alive first. What waits for approval
+// is trusted with no copy.
 func (n *Node) targets() []forgeyard.RunnerID {
 	alive := map[forgeyard.RunnerID]bool{}
 	for _, m := range n.gossip.Members() {
@@ -111,7 +112,7 @@ func (n *Node) targets() []forgeyard.RunnerID {
 	}
 	var out []forgeyard.RunnerID
 	for id, m := range n.replica.State().Members.All() {
-		if id != n.enrolment.RunnerID && !m.Removed && m.Session.ID != "" {
+		if id != n.enrolment.RunnerID && !m.Removed && !m.Waiting && m.Session.ID != "" {
 			out = append(out, id)
 		}
 	}

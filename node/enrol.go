@@ -169,7 +169,7 @@ func JoinSite(ctx context.Context, r JoinSiteRequest) (Enrolled, error) {
 // admit answers a join that reached this node: the log decides, and this node's
 // site key signs.
 func (n *Node) admit(ctx context.Context, remote peerID, token forgeyard.TokenID, hash forgeyard.Digest, r mesh.JoinRequest) (mesh.Enrolment, error) {
-	if n.enrolment.SiteKey.IsZero() {
+	if n.siteKey().IsZero() {
 		return mesh.Enrolment{}, forgeyard.Errorf("join", forgeyard.Unavailable, "%s holds no site key: only nodes that may vote enrol others", n.enrolment.Name).WithHint("make the token on a voter")
 	}
 	if err := n.replica.State().MayJoin(site.FormatRange{Min: site.Format(r.OldestLog), Max: site.Format(r.NewestLog)}); err != nil {
@@ -192,7 +192,7 @@ func (n *Node) admit(ctx context.Context, remote peerID, token forgeyard.TokenID
 		Name: j.Name, Roles: []string{mesh.RoleRunner}, GossipKey: n.enrolment.GossipKey, Peers: n.memberAddrs(),
 	}
 	if j.MayVote {
-		e.Roles, e.SiteKey = append(e.Roles, mesh.RoleVoter), n.enrolment.SiteKey
+		e.Roles, e.SiteKey = append(e.Roles, mesh.RoleVoter), n.siteKey()
 	}
 	return n.sign(e, remote)
 }
@@ -200,7 +200,7 @@ func (n *Node) admit(ctx context.Context, remote peerID, token forgeyard.TokenID
 func (n *Node) sign(e mesh.Enrolment, p peerID) (mesh.Enrolment, error) {
 	now := n.clock.Wall()
 	var err error
-	e.Credential, err = mesh.IssueCredential(n.enrolment.SiteKey, mesh.Claims{
+	e.Credential, err = mesh.IssueCredential(n.siteKey(), mesh.Claims{
 		Site: e.SiteID, Runner: e.RunnerID, Peer: p, Roles: e.Roles,
 		NotBefore: now.Add(-time.Minute).Truncate(time.Second), NotAfter: now.Add(credentialLife).Truncate(time.Second),
 	})

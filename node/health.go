@@ -33,7 +33,7 @@ func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	h.Checks = append(h.Checks,
 		n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkToolchains(), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()),
 		n.checkDevices(), n.checkQuorum(ctx), n.checkLink(), n.checkGossip(), n.checkBacklog(),
-		n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkSettings(), n.checkVoters(), n.checkIdentity(), n.checkLogFormat(),
+		n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkSettings(), n.checkVoters(), n.checkApproval(), n.checkIdentity(), n.checkLogFormat(),
 	)
 	h.Status = string(fitness.Of(findings(h.Checks)))
 	return h

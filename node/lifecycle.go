@@ -235,7 +235,7 @@ func (n *Node) Undrain(ctx context.Context) (*forgeyardv1.ResumeResponse, error)
 }
 
 // NewToken implements control.Node. The secret leaves this node once, in the answer.
-func (n *Node) NewToken(ctx context.Context, ttl time.Duration, uses int, mayVote bool) (*forgeyardv1.Token, error) {
+func (n *Node) NewToken(ctx context.Context, ttl time.Duration, uses int, mayVote, approve bool) (*forgeyardv1.Token, error) {
 	secret, err := mesh.NewTokenSecret()
 	if err != nil {
 		return nil, err
@@ -247,14 +247,14 @@ func (n *Node) NewToken(ctx context.Context, ttl time.Duration, uses int, mayVot
 	}
 	expires := n.clock.Wall().Add(ttl)
 	hash := mesh.SecretHash(secret)
-	reply, err := n.Propose(ctx, "operator", site.TokenCreate{Token: t.TokenID, Hash: hash, Expires: forgeyard.WallOf(expires), Uses: uses, MayVote: mayVote})
+	reply, err := n.Propose(ctx, "operator", site.TokenCreate{Token: t.TokenID, Hash: hash, Expires: forgeyard.WallOf(expires), Uses: uses, MayVote: mayVote, Approve: approve})
 	if err == nil {
 		err = reply.Err()
 	}
 	if err != nil {
 		return nil, err
 	}
-	v := &forgeyardv1.Token{TokenId: string(t.TokenID), Token: text, Expires: timestamppb.New(expires), UsesLeft: int32(uses), Role: "runner"}
+	v := &forgeyardv1.Token{TokenId: string(t.TokenID), Token: text, Expires: timestamppb.New(expires), UsesLeft: int32(uses), Role: "runner", Approve: approve}
 	if mayVote {
 		v.Role = "voter"
 	}
@@ -266,12 +266,12 @@ func (n *Node) NewToken(ctx context.Context, ttl time.Duration, uses int, mayVot
 func (n *Node) enrollers() []mesh.PeerAddr {
 	const most = 5 // a token stays short enough to paste
 	out := []mesh.PeerAddr{n.ownAddr()}
-	if n.enrolment.SiteKey.IsZero() {
+	if n.siteKey().IsZero() {
 		out = nil
 	}
 	st := n.replica.State()
 	for _, p := range n.memberAddrs() {
-		if m, ok := st.Members.Get(p.RunnerID); ok && m.MayVote && p.PeerID != n.mesh.PeerID() && len(out) < most && len(p.Addrs) > 0 {
+		if m, ok := st.Members.Get(p.RunnerID); ok && m.MayLead() && p.PeerID != n.mesh.PeerID() && len(out) < most && len(p.Addrs) > 0 {
 			out = append(out, p)
 		}
 	}
@@ -280,10 +280,10 @@ func (n *Node) enrollers() []mesh.PeerAddr {
 
 // ConnectUplink implements control.Node.
 func (n *Node) ConnectUplink(ctx context.Context, ticket string) error {
-	if n.enrolment.SiteKey.IsZero() {
+	if n.siteKey().IsZero() {
 		return forgeyard.Errorf("uplink connect", forgeyard.Denied, "%s holds no site key", n.enrolment.Name).WithHint("run it on a node that may vote")
 	}
-	c, err := uplink.Connect(ctx, n.mesh, uplink.ApplicantOf(n.replica.State(), n.enrolment.SiteKey), ticket)
+	c, err := uplink.Connect(ctx, n.mesh, uplink.ApplicantOf(n.replica.State(), n.siteKey()), ticket)
 	if err != nil {
 		return err
 	}

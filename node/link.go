@@ -50,7 +50,7 @@ func (k *link) view() agent.View {
 	st := n.replica.State()
 	for _, p := range n.memberAddrs() {
 		m, known := st.Members.Get(p.RunnerID)
-		if id := p.PeerID.String(); id != self && (!known || m.MayVote) {
+		if id := p.PeerID.String(); id != self && (!known || m.MayLead()) {
 			v.Members = append(v.Members, id)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,7 +89,8 @@ type Node struct {
 	dir        *dataDir
 	enrolment  mesh.Enrolment
 	identity   mesh.Identity
-	credential credential // the current one; the enrolment keeps the one of the start
+	credential credential                  // the current one; the enrolment keeps the one of the start
+	heldKey    atomic.Pointer[mesh.Secret] // the site key, which an approval may bring: see siteKey
 	session    forgeyard.SessionID
 	ports      *ports
 	started    time.Time
@@ -197,6 +199,24 @@ type credential struct{ p atomic.Pointer[[]byte] }
 
 func (c *credential) Load() []byte   { return *c.p.Load() }
 func (c *credential) Store(b []byte) { c.p.Store(&b) }
+
+// siteKey is the key that signs credentials; zero on a node that may not vote.
+func (n *Node) siteKey() mesh.Secret {
+	if k := n.heldKey.Load(); k != nil {
+		return *k
+	}
+	return n.enrolment.SiteKey
+}
+
+// enrolmentNow is the enrolment with what came since the start.
+func (n *Node) enrolmentNow() mesh.Enrolment {
+	e := n.enrolment
+	e.Credential, e.SiteKey = n.credential.Load(), n.siteKey()
+	if !e.SiteKey.IsZero() && !slices.Contains(e.Roles, mesh.RoleVoter) {
+		e.Roles = append(slices.Clone(e.Roles), mesh.RoleVoter)
+	}
+	return e
+}
 
 // closers run in the reverse order of their opening.
 type closers []func() error

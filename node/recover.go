@@ -129,7 +129,7 @@ func (n *Node) mayRecover(ctx context.Context) error {
 	no := func(kind forgeyard.Kind, hint, format string, args ...any) error {
 		return forgeyard.Errorf("recover", kind, format, args...).WithHint("%s", hint)
 	}
-	if n.enrolment.SiteKey.IsZero() {
+	if n.siteKey().IsZero() {
 		return no(forgeyard.Denied, "run it on a node that may vote: forgeyard-node site members", "%s holds no site key, so it could enrol nobody", n.enrolment.Name)
 	}
 	if id, _, _ := n.group.Leader(); id != "" {
@@ -231,11 +231,11 @@ func (n *Node) askAll(ctx context.Context) map[string]lastWord {
 // and on a node that holds no site key.
 func (n *Node) statement() []byte {
 	st := n.replica.State()
-	if len(st.Recoveries) == 0 || n.enrolment.SiteKey.IsZero() {
+	if len(st.Recoveries) == 0 || n.siteKey().IsZero() {
 		return nil
 	}
 	r := st.Recoveries[len(st.Recoveries)-1]
-	b, err := mesh.Statement{Site: n.enrolment.SiteID, Incarnation: r.Incarnation, Lineage: r.Lineage, Runner: r.Runner, Node: n.memberName(r.Runner), At: r.At}.Sign(n.enrolment.SiteKey)
+	b, err := mesh.Statement{Site: n.enrolment.SiteID, Incarnation: r.Incarnation, Lineage: r.Lineage, Runner: r.Runner, Node: n.memberName(r.Runner), At: r.At}.Sign(n.siteKey())
 	if err != nil {
 		n.log.Error("the incarnation cannot be told to others", "err", err)
 	}
@@ -299,8 +299,8 @@ func (n *Node) judge(raw []byte, from *forgeyardv1.Whereabouts) {
 
 // keepAddrs writes down where the members are: without its log this node knows nobody else.
 func (n *Node) keepAddrs(from *forgeyardv1.Whereabouts) {
-	e := n.enrolment
-	e.Credential, e.Peers = n.credential.Load(), nil
+	e := n.enrolmentNow()
+	e.Peers = nil
 	all := n.memberAddrs()
 	if id, err := peer.Decode(from.GetPeerId()); err == nil {
 		all = append([]mesh.PeerAddr{{RunnerID: forgeyard.RunnerID(from.RunnerId), PeerID: id, Addrs: from.Addrs, GossipAddr: from.Gossip}}, all...)

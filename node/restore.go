@@ -264,7 +264,7 @@ func (n *Node) checkSuperseded() error {
 	if own == s.Lineage {
 		return removeFile(n.dir.join(fileSuperseded))
 	}
-	if !n.enrolment.SiteKey.IsZero() {
+	if !n.siteKey().IsZero() {
 		return supersededBy(s, n.enrolment.Name, incarnationOf(own))
 	}
 	var aside string

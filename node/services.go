@@ -139,7 +139,7 @@ func (s peerService) Renew(ctx context.Context, r *connect.Request[forgeyardv1.R
 // mayVote reports whether a member may lead: only such a one passes on what others ask.
 func (s peerService) mayVote(r forgeyard.RunnerID) bool {
 	m, ok := s.n.replica.State().Members.Get(r)
-	return ok && m.MayVote && !m.Removed
+	return ok && m.MayLead()
 }
 
 // passTo is the leader, for who does not lead and was asked by one that cannot reach it;
@@ -249,13 +249,14 @@ func (s peerService) Barrier(ctx context.Context, r *connect.Request[forgeyardv1
 }
 
 // Credential implements the service: a member gets a credential that lasts longer,
-// with what the log says of it now.
-func (s peerService) Credential(ctx context.Context, _ *connect.Request[forgeyardv1.CredentialRequest]) (*connect.Response[forgeyardv1.CredentialResponse], error) {
+// with what the log says of it now. One that may vote and holds no site key, since it had to
+// wait for approval, gets that too.
+func (s peerService) Credential(ctx context.Context, r *connect.Request[forgeyardv1.CredentialRequest]) (*connect.Response[forgeyardv1.CredentialResponse], error) {
 	p, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if s.n.enrolment.SiteKey.IsZero() {
+	if s.n.siteKey().IsZero() {
 		return nil, forgeyard.Errorf("credential", forgeyard.Unavailable, "%s holds no site key", s.n.enrolment.Name)
 	}
 	m, ok := s.n.replica.State().Members.Get(p.Runner)
@@ -263,14 +264,18 @@ func (s peerService) Credential(ctx context.Context, _ *connect.Request[forgeyar
 		return nil, forgeyard.Errorf("credential", forgeyard.Denied, "%s is not a member", p.Runner)
 	}
 	e := mesh.Enrolment{SiteID: s.n.enrolment.SiteID, RunnerID: p.Runner, Roles: []string{mesh.RoleRunner}}
-	if m.MayVote {
+	if m.MayLead() {
 		e.Roles = append(e.Roles, mesh.RoleVoter)
 	}
 	e, err = s.n.sign(e, p.ID)
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&forgeyardv1.CredentialResponse{Credential: e.Credential}), nil
+	out := &forgeyardv1.CredentialResponse{Credential: e.Credential}
+	if r.Msg.WantsKey && m.MayLead() {
+		out.SiteKey = s.n.siteKey().Reveal()
+	}
+	return connect.NewResponse(out), nil
 }
 
 // Log implements the service.

@@ -198,7 +198,7 @@ func (n *Node) Members() []*forgeyardv1.Member {
 		id := string(m.Runner)
 		v := &forgeyardv1.Member{
 			RunnerId: id, Name: m.Name, PeerId: m.Peer, Role: "pending", Voter: voters[id], State: "unknown", SessionId: string(m.Session.ID),
-			Draining: m.Draining, Disabled: m.Disabled, Leader: id == leader, Labels: m.Labels, Addrs: m.Addrs, Version: m.Session.Version,
+			Draining: m.Draining, Disabled: m.Disabled, Waiting: m.Waiting, Leader: id == leader, Labels: m.Labels, Addrs: m.Addrs, Version: m.Session.Version,
 			Joined: timestamppb.New(m.Joined.Time()), SilentSince: silentSince(m), Capabilities: control.Caps(m.Caps, m.Digest),
 		}
 		switch {

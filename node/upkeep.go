@@ -36,6 +36,7 @@ func (n *Node) upkeepLoop(ctx context.Context) error {
 		if now >= nextSample {
 			n.metrics.sample(ctx, n)
 			n.feel()
+			n.fetchSiteKey(ctx)
 			if n.keeper != nil {
 				n.work.Go(func() { n.keeper.Mind(ctx) })
 			}
@@ -210,7 +211,7 @@ func (n *Node) renewCredential(ctx context.Context) {
 		n.log.Warn("the credential could not be renewed", "until", cred.NotAfter, "err", err)
 		return
 	}
-	e := n.enrolment
+	e := n.enrolmentNow()
 	e.Credential = raw
 	if err := mesh.SaveEnrolment(n.dir.path, e); err != nil {
 		n.log.Warn("the renewed credential could not be saved", "err", err)
@@ -237,8 +238,8 @@ func lastsLonger(raw []byte, than time.Time) error {
 }
 
 func (n *Node) freshCredential(ctx context.Context) ([]byte, error) {
-	if !n.enrolment.SiteKey.IsZero() {
-		e, err := n.sign(n.enrolment, n.mesh.PeerID())
+	if !n.siteKey().IsZero() {
+		e, err := n.sign(n.enrolmentNow(), n.mesh.PeerID())
 		return e.Credential, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
@@ -252,4 +253,46 @@ func (n *Node) freshCredential(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	return r.Msg.Credential, nil
+}
+
+// fetchSiteKey asks the leader for the site key once this node may vote and holds none: it
+// had to wait for approval, and until then was trusted with no key that lets others in.
+func (n *Node) fetchSiteKey(ctx context.Context) {
+	m, _ := n.replica.State().Members.Get(n.enrolment.RunnerID)
+	if !m.MayLead() || !n.siteKey().IsZero() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	e, err := n.askForKey(ctx)
+	if err == nil {
+		err = mesh.SaveEnrolment(n.dir.path, e)
+	}
+	if err != nil {
+		n.log.Warn("this node is approved, and the site key did not come yet", "err", err)
+		return
+	}
+	n.heldKey.Store(&e.SiteKey)
+	n.credential.Store(e.Credential)
+	n.mesh.SetCredential(e.Credential)
+	n.log.Info("approved: this node may vote and let others in")
+}
+
+// askForKey is the enrolment with the site key and the credential that come with it.
+func (n *Node) askForKey(ctx context.Context) (mesh.Enrolment, error) {
+	_, c, err := n.peers.leader()
+	if err != nil {
+		return mesh.Enrolment{}, err
+	}
+	r, err := c.Credential(ctx, connect.NewRequest(&forgeyardv1.CredentialRequest{WantsKey: true}))
+	if err != nil {
+		return mesh.Enrolment{}, err
+	}
+	e := n.enrolmentNow()
+	e.Credential, e.SiteKey = r.Msg.Credential, mesh.NewSecret(r.Msg.SiteKey)
+	if e.SiteKey.IsZero() {
+		return e, forgeyard.Errorf("site key", forgeyard.Unavailable, "the leader sent none").WithHint("it comes once the leader runs this program's version or a newer one")
+	}
+	e.Roles = append(slices.Clone(e.Roles), mesh.RoleVoter)
+	return e, e.Check(n.mesh.PeerID())
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,6 +54,27 @@ func judgeVoters(members []*forgeyardv1.Member, bound int) *forgeyardv1.Health_C
 			c.Detail += fmt.Sprintf("; %s was removed, and its vote still counts", m.Name)
 		}
 	}
+	return c
+}
+
+func (n *Node) checkApproval() *forgeyardv1.Health_Check { return judgeApproval(n.replica.State()) }
+
+// judgeApproval names the members that nobody has approved yet.
+func judgeApproval(st *site.State) *forgeyardv1.Health_Check {
+	c := check("approval")
+	var wait []string
+	for _, m := range st.Members.All() {
+		if m.Waiting && !m.Removed {
+			wait = append(wait, m.Name)
+		}
+	}
+	if len(wait) == 0 {
+		c.Detail = "nobody waits for approval"
+		return c
+	}
+	slices.Sort(wait)
+	c.Status, c.Detail = checkWarn, strings.Join(wait, ", ")+": no work and no vote until a person approves it"
+	c.Fix = "on a voter: forgeyard-node runner approve NAME, or forgeyard-node site remove NAME"
 	return c
 }
 

@@ -165,3 +165,23 @@ func TestDoctorAndMetricsShowTheVoters(t *testing.T) {
 		}
 	}
 }
+
+// TestApprovalIsAsked: who waits for approval is named until somebody decides, one way or the
+// other.
+func TestApprovalIsAsked(t *testing.T) {
+	st := &site.State{}
+	for _, m := range []site.Member{{Runner: "R1", Name: "a"}, {Runner: "R2", Name: "c", Waiting: true}, {Runner: "R3", Name: "b", Waiting: true}, {Runner: "R4", Name: "d", Waiting: true, Removed: true}} {
+		st.Members = st.Members.Put(m.Runner, m)
+	}
+	if c := judgeApproval(st); c.Status != checkWarn || !strings.HasPrefix(c.Detail, "b, c: no work") || !strings.Contains(c.Fix, "runner approve") {
+		t.Errorf("%+v", c)
+	}
+	for _, id := range []forgeyard.RunnerID{"R2", "R3"} {
+		m, _ := st.Members.Get(id)
+		m.Waiting = false
+		st.Members = st.Members.Put(id, m)
+	}
+	if c := judgeApproval(st); c.Status != checkOK {
+		t.Errorf("%+v", c)
+	}
+}

@@ -246,7 +246,11 @@ func (c *change) tokenCreate(b TokenCreate) error {
 	case c.Tokens.Has(b.Token):
 		return forgeyard.Errorf("token create", forgeyard.Conflict, "token %s exists", b.Token)
 	}
-	c.Tokens = c.Tokens.Put(b.Token, Token{ID: b.Token, Hash: b.Hash, Expires: b.Expires, Uses: b.Uses, MayVote: b.MayVote, By: c.by, Created: c.at})
+	c.Tokens = c.Tokens.Put(b.Token, Token{ID: b.Token, Hash: b.Hash, Expires: b.Expires, Uses: b.Uses, MayVote: b.MayVote, By: c.by, Created: c.at, Approve: b.Approve})
+	if b.Approve {
+		c.note("token", "token %s created by %s: %d uses, each to be approved", forgeyard.Short(b.Token), c.by, b.Uses)
+		return nil
+	}
 	c.note("token", "token %s created by %s: %d uses", forgeyard.Short(b.Token), c.by, b.Uses)
 	return nil
 }
@@ -283,7 +287,7 @@ func (c *change) join(b Join) (Joined, error) {
 		if m.Removed {
 			return denied("this node was removed from the site")
 		}
-		return Joined{Runner: r, Name: m.Name, MayVote: m.MayVote}, nil
+		return Joined{Runner: r, Name: m.Name, MayVote: m.MayLead()}, nil
 	}
 	switch {
 	case t.Revoked:
@@ -298,7 +302,7 @@ func (c *change) join(b Join) (Joined, error) {
 	if m, ok := c.byPeer(b.Peer); ok {
 		return Joined{}, forgeyard.Errorf("join", forgeyard.Conflict, "this key is enrolled already as %s (%s)", m.Name, m.Runner)
 	}
-	m := Member{Runner: forgeyard.RunnerID(c.newID()), Name: b.Name, Peer: b.Peer, MayVote: t.MayVote, Joined: c.at, Labels: b.Labels, Addrs: b.Addrs, Gossip: b.Gossip, Token: t.ID, Order: c.Step}
+	m := Member{Runner: forgeyard.RunnerID(c.newID()), Name: b.Name, Peer: b.Peer, MayVote: t.MayVote, Joined: c.at, Labels: b.Labels, Addrs: b.Addrs, Gossip: b.Gossip, Token: t.ID, Order: c.Step, Waiting: t.Approve}
 	m.Name = c.freeName(cmp.Or(b.Name, "node"), m.Runner)
 	c.Members = c.Members.Put(m.Runner, m)
 	used := make(map[string]forgeyard.RunnerID, len(t.Used)+1)
@@ -308,8 +312,12 @@ func (c *change) join(b Join) (Joined, error) {
 	used[b.Peer] = m.Runner
 	t.Used, t.Uses = used, t.Uses-1
 	c.Tokens = c.Tokens.Put(t.ID, t)
-	c.note("member", "%s joined as %s", m.Name, m.Runner)
-	return Joined{Runner: m.Runner, Name: m.Name, MayVote: m.MayVote}, nil
+	if m.Waiting {
+		c.note("member", "%s joined as %s and waits for approval", m.Name, m.Runner)
+	} else {
+		c.note("member", "%s joined as %s", m.Name, m.Runner)
+	}
+	return Joined{Runner: m.Runner, Name: m.Name, MayVote: m.MayLead()}, nil
 }
 
 func (s *State) byPeer(peer string) (Member, bool) {
@@ -372,7 +380,9 @@ func (c *change) register(b Register) (Registered, error) {
 		r.Abandon = c.supersede(m, before)
 		c.note("session", "%s registered session %s", m.Name, forgeyard.Short(b.Session))
 	}
-	c.declareDevices(m)
+	if !m.Waiting { // nobody leases what an unapproved machine says it has
+		c.declareDevices(m)
+	}
 	return r, nil
 }
 
@@ -484,7 +494,16 @@ func (c *change) memberSet(b MemberSet) error {
 			c.stopAll(m.Runner, "drain", "the runner was disabled by "+c.by)
 		}
 	}
+	if b.Approved {
+		if m.Removed {
+			return forgeyard.Errorf("approve", forgeyard.Conflict, "%s was removed", m.Name).WithHint("let it join again: forgeyard-node token create")
+		}
+		c.approve(&m)
+	}
 	if b.Spare != nil {
+		if !*b.Spare && m.Waiting {
+			return forgeyard.Errorf("promote", forgeyard.Conflict, "%s waits for approval", m.Name).WithHint("forgeyard-node runner approve %s", m.Name)
+		}
 		if !*b.Spare && !m.MayVote {
 			return forgeyard.Errorf("promote", forgeyard.Denied, "%s was enrolled as a runner and holds no site key", m.Name).WithHint("let it join again with a token of role voter")
 		}
@@ -505,6 +524,17 @@ func (c *change) memberSet(b MemberSet) error {
 	}
 	c.Members = c.Members.Put(b.Runner, m)
 	return nil
+}
+
+// approve lets a member work and, where its token said so, vote. It is there once and for
+// all: who is not wanted any more is disabled or removed.
+func (c *change) approve(m *Member) {
+	if !m.Waiting {
+		return
+	}
+	m.Waiting = false
+	c.note("member", "%s approved by %s", m.Name, c.by)
+	c.declareDevices(*m)
 }
 
 // drain begins a drain, ends it, sets its deadline, or says that the deadline has come.

@@ -70,6 +70,8 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 		return none, forgeyard.Errorf("offer", forgeyard.Stale, "the job is at epoch %d, the offer was made at %d", j.Epoch, b.Epoch)
 	case !ok || m.Removed || m.Disabled || m.Draining:
 		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s takes no work", b.Runner)
+	case m.Waiting:
+		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s waits for approval", m.Name)
 	case j.Spec.Node != "" && j.Spec.Node != b.Runner:
 		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "the run is for %s, not for %s", c.memberName(j.Spec.Node), m.Name)
 	case m.Session.ID != b.Session:

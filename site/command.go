@@ -94,6 +94,7 @@ type TokenCreate struct {
 	Expires forgeyard.Wall    `cbor:"3,keyasint"`
 	Uses    int               `cbor:"4,keyasint"`
 	MayVote bool              `cbor:"5,keyasint"`
+	Approve bool              `cbor:"6,keyasint,omitempty"` // who comes in with it waits for approval; of log format 2
 }
 
 // TokenRevoke ends a token.
@@ -114,7 +115,7 @@ type Join struct {
 	Version string            `cbor:"8,keyasint,omitempty"`
 }
 
-// Joined is Join's reply.
+// Joined is Join's reply. MayVote is of now: of who waits for approval it is false.
 type Joined struct {
 	Runner  forgeyard.RunnerID `cbor:"1,keyasint"`
 	Name    string             `cbor:"2,keyasint"`
@@ -157,6 +158,7 @@ type MemberSet struct {
 	// too: that time has come. By the wall clock of the runner itself, for whose drain a person
 	// has set it. Of log format 2.
 	Deadline forgeyard.Wall `cbor:"7,keyasint,omitempty"`
+	Approved bool           `cbor:"8,keyasint,omitempty"` // it waits no longer; of log format 2
 }
 
 // Submit puts a run with one job into the queue.

@@ -56,7 +56,7 @@ func TestLaterCommands(t *testing.T) {
 		add(k, p.Elem().Interface().(Body))
 	}
 	var m MemberSet
-	golden.Fill(t, &m, "MemberSet.Deadline")
+	golden.Fill(t, &m, "MemberSet.Deadline", "MemberSet.Approved")
 	add(kindMemberSet, m)
 	for _, row := range golden.Rows(t, "testdata/commands-later.hex", today) {
 		c, err := Decode(row.Bytes)
@@ -74,11 +74,13 @@ var later = []string{
 	"Submit.Via", "Checkpoint.Told", "Release.Told", "Release.Clean", "Result.Told", "Event.Tool", "Event.Output", "Spec.Kind", "Spec.Ingest", "Spec.Node", "Job.Told", "Job.Via", "Job.Said", "image.Names",
 	"Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "image.Secrets", "Capabilities.GPUs",
 	"Spec.OnFailure", "Result.Diagnostics",
+	"TokenCreate.Approve", "Token.Approve", "MemberSet.Approved", "Member.Waiting",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
-// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog and TestDiagnosticsInTheLog hold them.
-var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics"}
+// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog, TestDiagnosticsInTheLog and TestApproval hold them.
+var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics",
+	"Token.Approve", "Member.Waiting"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -86,7 +88,7 @@ func TestPlaces(t *testing.T) {
 	var r Register
 	golden.Fill(t, &r, "Capabilities.GPUs")
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs")
+	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting")
 	cmd := Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: r}.Encode()
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
@@ -107,7 +109,7 @@ func TestPlaces(t *testing.T) {
 // TestPastSessions holds the sessions of a member that were superseded.
 func TestPastSessions(t *testing.T) {
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Capabilities.GPUs")
+	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting")
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
 		t.Fatal(err)
@@ -128,6 +130,36 @@ func TestDrainDeadline(t *testing.T) {
 	b, err := decodeBody(kindMemberSet, row.Bytes)
 	if err != nil || !reflect.DeepEqual(b, set) || FormatOf(b) != FormatLeases {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+}
+
+// TestApproval holds that a member waits, in the log and in a snapshot, plain and packed.
+func TestApproval(t *testing.T) {
+	create, set := TokenCreate{Token: "T", Uses: 1, Approve: true}, MemberSet{Runner: "R", Approved: true}
+	im := image{Format: snapshotFormat, Log: FormatLeases, Members: []Member{{Runner: "R", MayVote: true, Waiting: true}}, Tokens: []Token{{ID: "T", Approve: true}}}
+	s, err := DecodeState(cborx.Marshal(im))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := golden.Rows(t, "testdata/approval.hex", []golden.Row{
+		{Name: "TokenCreate", Bytes: cborx.Marshal(create)}, {Name: "MemberSet", Bytes: cborx.Marshal(set)}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()},
+	})
+	for i, want := range []Body{create, set} {
+		b, err := decodeBody(want.kind(), rows[i].Bytes)
+		if err != nil || !reflect.DeepEqual(b, want) || FormatOf(b) != FormatLeases {
+			t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+		}
+	}
+	for _, row := range rows[2:] {
+		back, err := DecodeState(row.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, _ := back.Members.Get("R")
+		tok, _ := back.Tokens.Get("T")
+		if !m.Waiting || m.MayLead() || !tok.Approve {
+			t.Errorf("%s: lost on the way: %+v %+v", row.Name, m, tok)
+		}
 	}
 }
 
@@ -283,7 +315,7 @@ func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
 	golden.Fill(t, &given)
-	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)

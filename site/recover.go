@@ -133,7 +133,7 @@ func (c *change) mayRecover(b Recover) error {
 func (c *change) adopt(b Recover, r *Recovered) {
 	if b.PublicKey == nil {
 		m, _ := c.Members.Get(b.Runner)
-		m.MayVote = true
+		m.MayVote, m.Waiting = true, false
 		c.Members = c.Members.Put(m.Runner, m)
 		return
 	}

@@ -67,7 +67,7 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 		}
 		return AnyMember, ""
 	case MemberSet:
-		if b.Disabled == nil && b.Removed == nil && b.Spare == nil {
+		if b.Disabled == nil && b.Removed == nil && b.Spare == nil && !b.Approved {
 			return Itself, b.Runner // draining oneself
 		}
 	}
@@ -81,7 +81,11 @@ func (s *State) Admits(who forgeyard.RunnerID, b Body) error {
 	switch {
 	case ok && m.Removed:
 		return forgeyard.Errorf("propose", forgeyard.Denied, "%s was removed from the site", m.Name)
-	case right == AnyMember, right == Itself && of == who:
+	case right == Itself && of == who:
+		return nil
+	case ok && m.Waiting: // no more than a guest: it approves nobody, itself included
+		return forgeyard.Errorf("propose", forgeyard.Conflict, "%s waits for approval", m.Name).WithHint("on a voter: forgeyard-node runner approve %s", m.Name)
+	case right == AnyMember:
 		return nil
 	case ok && m.MayVote:
 		return nil

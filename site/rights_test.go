@@ -54,6 +54,36 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// A member that waits for approval speaks for itself alone, whatever its token said: it gives
+// the site no work, and lets nobody in, itself included. Neither does a runner approve anybody.
+func TestWaitingMemberHasNoSay(t *testing.T) {
+	s := &State{}
+	s.Members = s.Members.Put("guest", Member{Runner: "guest", MayVote: true, Waiting: true}).Put("runner", Member{Runner: "runner"}).Put("voter", Member{Runner: "voter", MayVote: true})
+	yes := true
+	for _, c := range []struct {
+		who  forgeyard.RunnerID
+		body Body
+		want forgeyard.Kind
+	}{
+		{"guest", Register{Runner: "guest"}, forgeyard.Other},
+		{"guest", MemberSet{Runner: "guest", Draining: &yes}, forgeyard.Other},
+		{"guest", MemberSet{Runner: "guest", Approved: true}, forgeyard.Conflict},
+		{"guest", TokenCreate{MayVote: true}, forgeyard.Conflict},
+		{"guest", Submit{}, forgeyard.Conflict},
+		{"guest", Cancel{}, forgeyard.Conflict},
+		{"guest", DeviceLease{}, forgeyard.Conflict},
+		{"guest", Complete{Authority: forgeyard.Authority{Runner: "runner"}}, forgeyard.Conflict},
+		{"runner", MemberSet{Runner: "guest", Approved: true}, forgeyard.Denied},
+		{"runner", MemberSet{Runner: "runner", Approved: true}, forgeyard.Denied},
+		{"voter", MemberSet{Runner: "guest", Approved: true}, forgeyard.Other},
+	} {
+		err := s.Admits(c.who, c.body)
+		if (c.want == forgeyard.Other) != (err == nil) || err != nil && forgeyard.KindOf(err) != c.want {
+			t.Errorf("%s proposes %T: %v, want %v", c.who, c.body, err, c.want)
+		}
+	}
+}
+
 // Every command with an authority is known as one, whichever kind comes next: the checkers
 // of stale authority and the right to speak for oneself stand on it.
 func TestAuthorityOf(t *testing.T) {

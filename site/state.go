@@ -104,7 +104,11 @@ type Member struct {
 	Order    uint64             `cbor:"17,keyasint"`           // step of the enrolment: the order of promotion
 	Silent   forgeyard.Wall     `cbor:"18,keyasint,omitempty"` // since when the leader does not hear it; zero: it does
 	Spare    bool               `cbor:"19,keyasint,omitempty"` // an operator took its vote: it gets none by itself
+	Waiting  bool               `cbor:"20,keyasint,omitempty"` // for approval: no work, no vote, no word in the site's matters
 }
+
+// MayLead reports whether the member may vote now, and so lead and hold the site's key.
+func (m Member) MayLead() bool { return m.MayVote && !m.Waiting && !m.Removed }
 
 // Session is one process of a member (07§7).
 type Session struct {
@@ -146,7 +150,8 @@ type Token struct {
 	By      string                        `cbor:"6,keyasint,omitempty"`
 	Created forgeyard.Wall                `cbor:"7,keyasint"`
 	Revoked bool                          `cbor:"8,keyasint,omitempty"`
-	Used    map[string]forgeyard.RunnerID `cbor:"9,keyasint,omitempty"` // peer id → runner: a repeat is the same join
+	Used    map[string]forgeyard.RunnerID `cbor:"9,keyasint,omitempty"`  // peer id → runner: a repeat is the same join
+	Approve bool                          `cbor:"10,keyasint,omitempty"` // see TokenCreate
 }
 
 // Run is one record of the ledger (RS-010).

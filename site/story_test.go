@@ -242,6 +242,9 @@ func lines(st *State) []string {
 	var out []string
 	for _, m := range st.Members.All() {
 		line := fmt.Sprintf("member %s: session %q draining=%v disabled=%v removed=%v votes=%v", m.Name, m.Session.ID, m.Draining, m.Disabled, m.Removed, m.MayVote)
+		if m.Waiting {
+			line += ", waits for approval"
+		}
 		if m.Silent != 0 {
 			line += ", silent since " + m.Silent.Time().Format("15:04:05")
 		}
@@ -449,7 +452,7 @@ func (s *story) body() Body {
 		s.name(id, "SITE")
 		return Init{Site: forgeyard.SiteID(id), Name: "lab", Config: sitecfg.DefaultSite(), Runner: forgeyard.RunnerID(forgeyard.NewULID(s.at, [10]byte{2})), Node: "n1", Peer: "peer-n1"}
 	case "token":
-		return TokenCreate{Token: forgeyard.TokenID(s.arg("token", "T")), Hash: [32]byte{1}, Expires: forgeyard.WallOf(s.at.Add(s.span("for"))), Uses: int(s.num("uses", 1)), MayVote: s.td.HasArg("votes")}
+		return TokenCreate{Token: forgeyard.TokenID(s.arg("token", "T")), Hash: [32]byte{1}, Expires: forgeyard.WallOf(s.at.Add(s.span("for"))), Uses: int(s.num("uses", 1)), MayVote: s.td.HasArg("votes"), Approve: s.td.HasArg("approve")}
 	case "revoke":
 		return TokenRevoke{Token: forgeyard.TokenID(s.arg("token", "T"))}
 	case "join":
@@ -480,6 +483,10 @@ func (s *story) body() Body {
 			b.Disabled = &yes
 		case "removed":
 			b.Removed = &yes
+		case "approved":
+			b.Approved = true
+		case "spare":
+			b.Spare = &yes
 		}
 		return b
 	case "recover":

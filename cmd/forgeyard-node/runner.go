@@ -23,6 +23,7 @@ func (a *app) runnerCommand() *cobra.Command {
 		a.runnerSet("resume", "Give a drained runner work again"),
 		a.runnerSet("disable", "Give a runner nothing until it is enabled, across its restarts"),
 		a.runnerSet("enable", "Give a disabled runner work again"),
+		a.runnerSet("approve", "Let a runner that waits for it work, and vote if its token said so"),
 		a.runnerAttestOff(),
 	)
 	return g

@@ -128,6 +128,8 @@ func members(p *cli.Page, all []*forgeyardv1.Member) {
 
 func work(m *forgeyardv1.Member) string {
 	switch { // what a person decided first: it holds whether the node is heard or not
+	case m.Waiting:
+		return "not approved"
 	case m.Disabled:
 		return "disabled"
 	case m.Draining:

@@ -22,12 +22,14 @@ func (a *app) tokenCreate() *cobra.Command {
 	var ttl time.Duration
 	var uses int32
 	var role string
+	var approve bool
 	c := a.Build(cli.Command{
 		Use:   "create",
 		Short: "Make a token that lets a node join",
 		Long:  "Make a token that lets a node join. Stdout is the token and nothing else; the site keeps only a hash of its secret, so it is shown this once.",
 		Example: `  forgeyard-node token create
   forgeyard-node token create --ttl 10m --uses 3 --role runner
+  forgeyard-node token create --approve
   ssh bench-2 forgeyard-node up --join "$(forgeyard-node token create)"`,
 		Exits: []int{1, 5, 6, 130},
 		Run: func(ctx context.Context, _ []string) error {
@@ -41,12 +43,15 @@ func (a *app) tokenCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t, err := unary(ctx, c.site.CreateToken, &forgeyardv1.CreateTokenRequest{Ttl: durationpb.New(ttl), Uses: uses, Role: role})
+			t, err := unary(ctx, c.site.CreateToken, &forgeyardv1.CreateTokenRequest{Ttl: durationpb.New(ttl), Uses: uses, Role: role, Approve: approve})
 			if err != nil {
 				return err
 			}
 			if !a.JSON() {
 				a.Note("token %s lets %d node(s) join as %s, until %s", t.TokenId, t.UsesLeft, t.Role, cli.At(t.Expires))
+				if t.Approve {
+					a.Note("each of them waits until you say: forgeyard-node runner approve NAME")
+				}
 			}
 			return a.Print(t, func(p *cli.Page) { p.Line("%s", t.Token) })
 		},
@@ -54,6 +59,7 @@ func (a *app) tokenCreate() *cobra.Command {
 	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long it is good")
 	c.Flags().Int32Var(&uses, "uses", 1, "how many nodes it lets in")
 	c.Flags().StringVar(&role, "role", "voter", "voter: the node may be promoted; runner: it never votes")
+	c.Flags().BoolVar(&approve, "approve", false, "who joins with it gets no work and no vote until `runner approve`")
 	return c
 }
 
@@ -88,6 +94,8 @@ func tokenState(t *forgeyardv1.Token) string {
 		return "expired"
 	case t.UsesLeft == 0:
 		return "spent"
+	case t.Approve:
+		return "good, to be approved"
 	}
 	return "good"
 }

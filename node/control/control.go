@@ -52,7 +52,7 @@ type Node interface {
 	Recover(ctx context.Context, by string, force bool) (*forgeyardv1.RecoverResponse, error)
 	// Identity is who this node is, and the version of its program.
 	Identity() (forgeyard.RunnerID, string)
-	NewToken(ctx context.Context, ttl time.Duration, uses int, mayVote bool) (*forgeyardv1.Token, error)
+	NewToken(ctx context.Context, ttl time.Duration, uses int, mayVote, approve bool) (*forgeyardv1.Token, error)
 	ConnectUplink(ctx context.Context, ticket string) error
 	// Log yields the frames of a job's log after a sequence number; with follow it goes
 	// on until the job has ended and all was sent.

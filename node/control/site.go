@@ -181,7 +181,7 @@ func (s siteService) CreateToken(ctx context.Context, r *connect.Request[forgeya
 	if role != "" && role != "voter" && role != "runner" {
 		return nil, forgeyard.Errorf("token create", forgeyard.Invalid, "role %q is not voter or runner", forgeyard.Clip(role, 40))
 	}
-	t, err := s.n.NewToken(ctx, ttl, max(1, int(r.Msg.Uses)), role != "runner")
+	t, err := s.n.NewToken(ctx, ttl, max(1, int(r.Msg.Uses)), role != "runner", r.Msg.Approve)
 	return respond(t, err)
 }
 
@@ -199,7 +199,7 @@ func Token(t site.Token) *forgeyardv1.Token {
 	if t.MayVote {
 		role = "voter"
 	}
-	return &forgeyardv1.Token{TokenId: string(t.ID), Expires: stamp(t.Expires), UsesLeft: int32(t.Uses), Role: role, By: t.By, Revoked: t.Revoked}
+	return &forgeyardv1.Token{TokenId: string(t.ID), Expires: stamp(t.Expires), UsesLeft: int32(t.Uses), Role: role, By: t.By, Revoked: t.Revoked, Approve: t.Approve}
 }
 
 func (s siteService) RevokeToken(ctx context.Context, r *connect.Request[forgeyardv1.RevokeTokenRequest]) (*connect.Response[forgeyardv1.RevokeTokenResponse], error) {
@@ -244,6 +244,8 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		b.Disabled = &yes
 	case "enable":
 		b.Disabled = &no
+	case "approve":
+		b.Approved = true
 	case "promote":
 		if err := mayPromote(s.n.Members(), string(m.Runner), s.n.Site().Config.Voters); err != nil {
 			return nil, err
@@ -260,7 +262,7 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		}
 		b.Removed = &yes
 	default:
-		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, promote, demote, remove or attest-off", forgeyard.Clip(r.Msg.Action, 40))
+		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, approve, promote, demote, remove or attest-off", forgeyard.Clip(r.Msg.Action, 40))
 	}
 	before := memberOf(s.n.Members(), string(m.Runner))
 	if _, err := propose(ctx, s.n, b); err != nil {

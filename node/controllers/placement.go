@@ -201,6 +201,9 @@ func (s *stepper) unavailable(m site.Member) []string {
 	if m.Disabled {
 		why = append(why, "disabled")
 	}
+	if m.Waiting {
+		why = append(why, "not_approved")
+	}
 	if m.Draining {
 		why = append(why, "draining")
 	}

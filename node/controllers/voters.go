@@ -43,7 +43,7 @@ func (s *stepper) voters() {
 		case ok && g.Voter && m.Spare && s.dispensable(in, m):
 			s.effects = append(s.effects, SetVoter{m.Runner, m.Peer, Spare})
 			return
-		case ok && !g.Voter && m.MayVote && !m.Spare && g.Behind <= caughtUp && s.fit(m) && s.steady(m) && !m.Draining:
+		case ok && !g.Voter && m.MayLead() && !m.Spare && g.Behind <= caughtUp && s.fit(m) && s.steady(m) && !m.Draining:
 			ready = append(ready, m)
 		}
 	}

@@ -54,7 +54,7 @@ const (
 // Word is a reason for taking no work, as status shows it. Append only.
 type Word string
 
-// Words (decision 13, which has `not_approved` besides: who joins a site may work).
+// Words (decision 13).
 const (
 	Draining   Word = "draining"
 	Disabled   Word = "disabled"
@@ -64,6 +64,8 @@ const (
 	Pressure   Word = "pressure"
 	NoQuorum   Word = "no_quorum"
 	Capacity   Word = "capacity"
+	// NotApproved: it came in with a token that asks for approval.
+	NotApproved Word = "not_approved"
 )
 
 // stops are the checks of which a failure keeps new work away, and the word for it. All are of
@@ -101,6 +103,7 @@ func Of(all []Finding) Health {
 type Input struct {
 	Stopping, Draining bool   // the process ends; the log says that the runner drains
 	Disabled           bool   // so says the log
+	Unapproved         bool   // it joined, and nobody has said yet that it may work
 	Probed             bool   // what the machine can do is known
 	Sandboxes          int    // kinds of executors that work
 	Pressure           string // what is scarce, as status shows it; empty: nothing
@@ -133,6 +136,7 @@ func Reasons(in Input) []Reason {
 	say(in.Stopping, Draining, job.RejectDraining, "the node is stopping")
 	say(in.Draining, Draining, job.RejectDraining, "the node drains")
 	say(in.Disabled, Disabled, job.RejectLocalPolicy, "the runner is disabled")
+	say(in.Unapproved, NotApproved, job.RejectLocalPolicy, "the runner waits for approval: forgeyard-node runner approve, on a voter")
 	for _, f := range in.Findings {
 		if w, ok := stops[f.Check]; ok && f.Status == Fail {
 			say(true, w, job.RejectPreparation, f.Detail)

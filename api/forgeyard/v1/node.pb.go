@@ -1831,7 +1831,8 @@ type CreateTokenRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ttl           *durationpb.Duration   `protobuf:"bytes,1,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	Uses          int32                  `protobuf:"varint,2,opt,name=uses,proto3" json:"uses,omitempty"`
-	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"` // voter (default): may be promoted | runner: never votes
+	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`        // voter (default): may be promoted | runner: never votes
+	Approve       bool                   `protobuf:"varint,4,opt,name=approve,proto3" json:"approve,omitempty"` // who joins with it waits for approval
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1887,6 +1888,13 @@ func (x *CreateTokenRequest) GetRole() string {
 	return ""
 }
 
+func (x *CreateTokenRequest) GetApprove() bool {
+	if x != nil {
+		return x.Approve
+	}
+	return false
+}
+
 type Token struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TokenId       string                 `protobuf:"bytes,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
@@ -1896,6 +1904,7 @@ type Token struct {
 	Role          string                 `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`
 	By            string                 `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`
 	Revoked       bool                   `protobuf:"varint,7,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Approve       bool                   `protobuf:"varint,8,opt,name=approve,proto3" json:"approve,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1975,6 +1984,13 @@ func (x *Token) GetBy() string {
 func (x *Token) GetRevoked() bool {
 	if x != nil {
 		return x.Revoked
+	}
+	return false
+}
+
+func (x *Token) GetApprove() bool {
+	if x != nil {
+		return x.Approve
 	}
 	return false
 }
@@ -2310,7 +2326,7 @@ func (*SetConfigResponse) Descriptor() ([]byte, []int) {
 type SetMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // runner id or name
-	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | promote | demote | remove | attest-off
+	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | approve | promote | demote | remove | attest-off
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // of attest-off
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -7683,11 +7699,12 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04text\x18\x04 \x01(\tR\x04text\"i\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\"\x83\x01\n" +
 	"\x12CreateTokenRequest\x12+\n" +
 	"\x03ttl\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x12\n" +
 	"\x04uses\x18\x02 \x01(\x05R\x04uses\x12\x12\n" +
-	"\x04role\x18\x03 \x01(\tR\x04role\"\xc9\x01\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x18\n" +
+	"\aapprove\x18\x04 \x01(\bR\aapprove\"\xe3\x01\n" +
 	"\x05Token\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\tR\atokenId\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x124\n" +
@@ -7695,7 +7712,8 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\tuses_left\x18\x04 \x01(\x05R\busesLeft\x12\x12\n" +
 	"\x04role\x18\x05 \x01(\tR\x04role\x12\x0e\n" +
 	"\x02by\x18\x06 \x01(\tR\x02by\x12\x18\n" +
-	"\arevoked\x18\a \x01(\bR\arevoked\"\x13\n" +
+	"\arevoked\x18\a \x01(\bR\arevoked\x12\x18\n" +
+	"\aapprove\x18\b \x01(\bR\aapprove\"\x13\n" +
 	"\x11ListTokensRequest\"A\n" +
 	"\x12ListTokensResponse\x12+\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x13.forgeyard.v1.TokenR\x06tokens\"/\n" +

@@ -1035,6 +1035,7 @@ func (x *PeerConsoleData) GetData() []byte {
 
 type CredentialRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	WantsKey      bool                   `protobuf:"varint,1,opt,name=wants_key,json=wantsKey,proto3" json:"wants_key,omitempty"` // the caller may vote and holds no site key: it had to wait for approval
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1069,9 +1070,17 @@ func (*CredentialRequest) Descriptor() ([]byte, []int) {
 	return file_forgeyard_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
+func (x *CredentialRequest) GetWantsKey() bool {
+	if x != nil {
+		return x.WantsKey
+	}
+	return false
+}
+
 type CredentialResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Credential    []byte                 `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"`
+	SiteKey       []byte                 `protobuf:"bytes,2,opt,name=site_key,json=siteKey,proto3" json:"site_key,omitempty"` // only where it was asked for, and the caller may vote
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1109,6 +1118,13 @@ func (*CredentialResponse) Descriptor() ([]byte, []int) {
 func (x *CredentialResponse) GetCredential() []byte {
 	if x != nil {
 		return x.Credential
+	}
+	return nil
+}
+
+func (x *CredentialResponse) GetSiteKey() []byte {
+	if x != nil {
+		return x.SiteKey
 	}
 	return nil
 }
@@ -1799,12 +1815,14 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"\x0fPeerConsoleData\x12\x1b\n" +
 	"\tdevice_id\x18\x01 \x01(\tR\bdeviceId\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\x13\n" +
-	"\x11CredentialRequest\"4\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"0\n" +
+	"\x11CredentialRequest\x12\x1b\n" +
+	"\twants_key\x18\x01 \x01(\bR\bwantsKey\"O\n" +
 	"\x12CredentialResponse\x12\x1e\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\fR\n" +
-	"credential\"#\n" +
+	"credential\x12\x19\n" +
+	"\bsite_key\x18\x02 \x01(\fR\asiteKey\"#\n" +
 	"\vHashRequest\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\"\"\n" +
 	"\fHashResponse\x12\x12\n" +

@@ -47,6 +47,7 @@ type Member struct {
 	Joined        *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=joined,proto3" json:"joined,omitempty"`
 	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"` // the leader does not hear its renewals; absent: it does
 	Heartbeat     *Heartbeat             `protobuf:"bytes,19,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`                        // the last that the leader heard; absent: not asked for, or none
+	Waiting       bool                   `protobuf:"varint,20,opt,name=waiting,proto3" json:"waiting,omitempty"`                           // for approval: no work, no vote
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +213,13 @@ func (x *Member) GetHeartbeat() *Heartbeat {
 		return x.Heartbeat
 	}
 	return nil
+}
+
+func (x *Member) GetWaiting() bool {
+	if x != nil {
+		return x.Waiting
+	}
+	return false
 }
 
 // Heartbeat is what a runner last said of itself (07§26), as the leader heard it.
@@ -3177,7 +3185,7 @@ var File_forgeyard_v1_types_proto protoreflect.FileDescriptor
 
 const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd5\x05\n" +
+	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\x05\n" +
 	"\x06Member\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
@@ -3199,7 +3207,8 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\aversion\x18\x10 \x01(\tR\aversion\x122\n" +
 	"\x06joined\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x06joined\x12=\n" +
 	"\fsilent_since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x125\n" +
-	"\theartbeat\x18\x13 \x01(\v2\x17.forgeyard.v1.HeartbeatR\theartbeat\x1a9\n" +
+	"\theartbeat\x18\x13 \x01(\v2\x17.forgeyard.v1.HeartbeatR\theartbeat\x12\x18\n" +
+	"\awaiting\x18\x14 \x01(\bR\awaiting\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe5\x05\n" +
