@@ -496,23 +496,30 @@ func (b *boots) standing() error {
 	if r, yes := b.disowner(); yes {
 		return &Disowned{r}
 	}
-	have, self := 0, false
-	for _, m := range voters {
-		switch {
-		case m.ID == b.g.cfg.LocalID:
-			self = true
-			have++
-		case b.welcome[m.ID]:
-			have++
-		}
-	}
-	if len(voters) == 0 || len(voters) == 1 && self {
+	self := b.g.cfg.LocalID
+	if len(voters) == 0 || len(voters) == 1 && voters[0].ID == self {
 		return nil // there is nobody to ask
 	}
-	if b.own.IsZero() || have <= len(voters)/2 {
+	if b.own.IsZero() || !welcomed(voters, self, b.welcome) {
 		return errNotWelcome
 	}
 	return nil
+}
+
+// welcomed reports whether most voters, this process among them, do not refuse it. One that
+// was promoted and whose log ended before it heard of that is a voter to the others: it counts
+// itself, for else two of three, started together, would wait for the third.
+func welcomed(voters []Member, self string, welcome map[string]bool) bool {
+	all, have := len(voters)+1, 1
+	for _, m := range voters {
+		switch {
+		case m.ID == self:
+			all--
+		case welcome[m.ID]:
+			have++
+		}
+	}
+	return have > all/2
 }
 
 // Promised is Term as a leader's Confirm may count it: what a peer's TermOf asks. Zero is

@@ -501,3 +501,42 @@ func TestAStartThatCannotBeWrittenDownDoesNotVote(t *testing.T) {
 		tn.stop()
 	})
 }
+
+// TestWelcomed: most voters, and this process whatever its log says of it.
+func TestWelcomed(t *testing.T) {
+	voters := func(ids ...string) []Member {
+		var ms []Member
+		for _, id := range ids {
+			ms = append(ms, Member{ID: id, Voter: true})
+		}
+		return ms
+	}
+	for _, x := range []struct {
+		voters  []Member
+		welcome []string
+		want    bool
+	}{
+		{nil, nil, true},
+		{voters("me"), nil, true},
+		{voters("me", "n2"), nil, false},
+		{voters("me", "n2"), []string{"n2"}, true},
+		{voters("me", "n2", "n3"), nil, false},
+		{voters("me", "n2", "n3"), []string{"n3"}, true},
+		{voters("me", "n2", "n3"), []string{"n9"}, false},
+		{voters("me", "n2", "n3", "n4", "n5"), []string{"n3"}, false},
+		{voters("me", "n2", "n3", "n4", "n5"), []string{"n3", "n5"}, true},
+		// Its log ended before its promotion: of the three that the others count, two are here.
+		{voters("n2", "n3"), []string{"n2"}, true},
+		{voters("n2", "n3"), nil, false},
+		{voters("n2"), nil, false},
+		{voters("n2"), []string{"n2"}, true},
+	} {
+		welcome := map[string]bool{}
+		for _, id := range x.welcome {
+			welcome[id] = true
+		}
+		if got := welcomed(x.voters, "me", welcome); got != x.want {
+			t.Errorf("voters %v, welcome at %v: %v", x.voters, x.welcome, got)
+		}
+	}
+}
