@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/api/render"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 )
 
 func (a *app) debugCommand() *cobra.Command {
@@ -212,6 +214,9 @@ func writeNew(name string, write func(io.Writer) error) (err error) {
 		return forgeyard.Errorf("write", forgeyard.Conflict, "%s is there already", name).WithHint("name another file, or remove it")
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".forgeyard-debug-")
+	if errors.Is(err, fs.ErrNotExist) {
+		return forgeyard.Errorf("write", forgeyard.NotFound, "there is no folder %s", filepath.Dir(name)).WithHint("make it, or name a file in another")
+	}
 	if err != nil {
 		return forgeyard.E("write", fileKind(err), err)
 	}
@@ -220,8 +225,10 @@ func writeNew(name string, write func(io.Writer) error) (err error) {
 			_ = os.Remove(f.Name()) // it is worth nothing
 		}
 	}()
-	if err := errors.Join(write(f), f.Close()); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	if err := errors.Join(write(f), f.Close()); durable.Full(err) {
+		return forgeyard.E("write", forgeyard.NoSpace, fmt.Errorf("%s: %w", name, err))
+	} else if err != nil {
+		return fmt.Errorf("%s: %w", name, err) // of what it is made of: it says itself of which kind
 	}
 	if err := os.Link(f.Name(), name); err != nil {
 		return forgeyard.E("write", fileKind(err), err)

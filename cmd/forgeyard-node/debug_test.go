@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -75,6 +77,14 @@ func TestDebugBundle(t *testing.T) {
 	bad := filepath.Join(filepath.Dir(file), "bad")
 	if err := writeNew(bad, func(io.Writer) error { return errors.New("no") }); err == nil {
 		t.Error("a bundle that failed is there")
+	}
+	full := func(io.Writer) error { return &fs.PathError{Op: "write", Path: bad, Err: syscall.ENOSPC} }
+	if err := writeNew(bad, full); forgeyard.KindOf(err) != forgeyard.NoSpace {
+		t.Errorf("on a full disk: %v", err)
+	}
+	nowhere := filepath.Join(filepath.Dir(file), "no", "such")
+	if err := writeNew(nowhere, func(io.Writer) error { return nil }); forgeyard.KindOf(err) != forgeyard.NotFound || strings.Contains(err.Error(), ".forgeyard-debug") {
+		t.Errorf("in a folder that is not there: %v", err)
 	}
 	if l, err := os.ReadDir(filepath.Dir(file)); err != nil || len(l) != 1 {
 		t.Errorf("%v is left, %v", l, err)

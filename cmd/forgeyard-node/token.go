@@ -59,7 +59,7 @@ func (a *app) tokenCreate() *cobra.Command {
 	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long it is good")
 	c.Flags().Int32Var(&uses, "uses", 1, "how many nodes it lets in")
 	c.Flags().StringVar(&role, "role", "voter", "voter: the node may be promoted; runner: it never votes")
-	c.Flags().BoolVar(&approve, "approve", false, "who joins with it gets no work and no vote until `runner approve`")
+	c.Flags().BoolVar(&approve, "approve", false, "who joins with it gets no work and no vote until a voter says runner approve")
 	return c
 }
 

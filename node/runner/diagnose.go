@@ -45,7 +45,7 @@ func (a *Attempt) diagnose(v *verdict) {
 		g, err := a.diagnostic(ctx, d, &left)
 		if err != nil {
 			g.LeftOut = forgeyard.Clip(a.clean(err.Error()), job.MaxLeftOut)
-			a.note("on_failure: %s is left out: %s", d.Path, g.LeftOut)
+			a.note("on_failure: %q is left out: %s", d.Path, g.LeftOut)
 		}
 		a.signs = append(a.signs, g)
 	}

@@ -90,7 +90,7 @@ func (b *bench) keepsSigns(a *Attempt, all []job.Diagnostic) {
 		if !d.Digest.IsZero() && !b.store.Has(b.t.Context(), d.Digest) {
 			b.t.Errorf("%s is not kept", d.Path)
 		}
-		if want := d.LeftOut != ""; strings.Contains(b.text(a), "on_failure: "+d.Path+" is left out: "+d.LeftOut) != want {
+		if want := d.LeftOut != ""; strings.Contains(b.text(a), fmt.Sprintf("on_failure: %q is left out: %s", d.Path, d.LeftOut)) != want {
 			b.t.Errorf("what became of %s is not told:\n%s", d.Path, b.text(a))
 		}
 	}

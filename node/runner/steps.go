@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -144,7 +145,7 @@ func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
 	case a.Lost() || o.ends():
 		return a.withCode(a.interrupted(), x)
 	case a.over != "":
-		return a.withCode(failure(job.DiskFull, "step %s %s", s.Name, a.over), x)
+		return a.withCode(failure(job.DiskFull, "%s %s", called(s), a.over), x)
 	case resumable && x.Code == a.contract.ExitCode && x.Signal == 0:
 		return a.exitCheckpoint(o)
 	case x.Code == 0:
@@ -172,22 +173,30 @@ func (a *Attempt) withCode(v *verdict, x executor.Exit) *verdict {
 	return v
 }
 
+// called is what a message calls a step; one without a name of its own is "step 2" already.
+func called(s job.Step) string {
+	if strings.HasPrefix(s.Name, "step ") {
+		return s.Name
+	}
+	return "step " + s.Name
+}
+
 // whyFailed tells memory, disk and signals apart from a program that failed.
 func (a *Attempt) whyFailed(s job.Step, x executor.Exit) *verdict {
 	if v := a.ownFailed(); a.task.Spec.Own() && v != nil {
 		return v
 	}
 	if x.OOM {
-		return failure(job.OutOfMemory, "step %s was killed for memory: the limit is %d bytes", s.Name, a.task.Spec.Resources.Memory)
+		return failure(job.OutOfMemory, "%s was killed for memory: the limit is %d bytes", called(s), a.task.Spec.Resources.Memory)
 	}
 	free, err := diskFree(a.root)
 	if err == nil && (free < lowDisk || inodesFree(a.root) == 0) {
-		return failure(job.DiskFull, "step %s exited with %d on a disk with %d bytes free", s.Name, x.Code, free)
+		return failure(job.DiskFull, "%s exited with %d on a disk with %d bytes free", called(s), x.Code, free)
 	}
 	if x.Signal != 0 {
-		return failure(job.WorkloadFailed, "step %s was ended by %s", s.Name, signalName(x.Signal))
+		return failure(job.WorkloadFailed, "%s was ended by %s", called(s), signalName(x.Signal))
 	}
-	return failure(job.WorkloadFailed, "step %s exited with %d", s.Name, x.Code)
+	return failure(job.WorkloadFailed, "%s exited with %d", called(s), x.Code)
 }
 
 // exitCheckpoint commits what a program left that exited to be checkpointed. Its tree
