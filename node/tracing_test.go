@@ -1,7 +1,9 @@
 package node
 
 import (
-	"encoding/json"
+	"bytes"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime/pprof"
@@ -9,36 +11,24 @@ import (
 	"strings"
 	"testing"
 
+	collect "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 )
 
 // RA-428: an execution is a span with its parts below it, which name the job; a node that traces
 // nothing has no goroutine for it.
 func TestExecutionsAreTraced(t *testing.T) {
-	type sent struct {
-		ResourceSpans []struct {
-			ScopeSpans []struct {
-				Spans []struct {
-					TraceID    string `json:"traceId"`
-					Parent     string `json:"parentSpanId"`
-					Name       string
-					Start      string `json:"startTimeUnixNano"`
-					End        string `json:"endTimeUnixNano"`
-					Attributes []struct {
-						Key   string
-						Value struct{ StringValue string }
-					}
-				}
-			}
-		}
-	}
-	got := make(chan sent, 8)
+	got := make(chan []*otlp.Span, 8)
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		var m sent
-		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+		var m collect.ExportTraceServiceRequest
+		b, err := io.ReadAll(r.Body)
+		if err = errors.Join(err, proto.Unmarshal(b, &m)); err != nil {
 			t.Error(err)
 		}
-		got <- m
+		got <- m.ResourceSpans[0].ScopeSpans[0].Spans
 	}))
 	defer collector.Close()
 	dir := t.TempDir()
@@ -60,11 +50,11 @@ func TestExecutionsAreTraced(t *testing.T) {
 	p = startNode(t, dir, "n1", func(c *Config) { c.Settings.Traces.Endpoint = collector.URL })
 	_, id := p.submit(helloJob)
 	p.waitDone(id)
-	spans := (<-got).ResourceSpans[0].ScopeSpans[0].Spans
+	spans := <-got
 	var names []string
 	for i, s := range spans {
 		names = append(names, s.Name)
-		if s.TraceID != spans[0].TraceID || (s.Parent == "") != (i == 0) || s.Start > s.End || len(s.Start) != len(s.End) {
+		if !bytes.Equal(s.TraceId, spans[0].TraceId) || (len(s.ParentSpanId) == 0) != (i == 0) || s.StartTimeUnixNano > s.EndTimeUnixNano {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -74,7 +64,7 @@ func TestExecutionsAreTraced(t *testing.T) {
 	has := map[string]string{}
 	for _, s := range []int{0, 2} {
 		for _, a := range spans[s].Attributes {
-			has[a.Key] = a.Value.StringValue
+			has[a.Key] = a.Value.GetStringValue()
 		}
 	}
 	if has["forgeyard.job"] != id || has["forgeyard.outcome"] != "done" || has["forgeyard.step"] != "greet" || has["forgeyard.epoch"] != "1" {

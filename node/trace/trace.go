@@ -1,7 +1,7 @@
 // Package trace tells an OpenTelemetry collector how long the parts of an execution took
 // (07§186): what metrics may not have as labels, the ids of a job, stands here as attributes.
 //
-//	execution ended → Add → queue → batch → POST <endpoint>/v1/traces (OTLP, JSON)
+//	execution ended → Add → queue → batch → POST <endpoint>/v1/traces (OTLP, by the SDK's client)
 //
 // A span is made of two instants that are known anyhow, after its execution has ended, so that
 // tracing costs the work nothing. Ids follow from those of the job and its epoch: all nodes that
@@ -15,21 +15,20 @@
 package trace
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
-	"io"
 	"log/slog"
 	"maps"
-	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
+	resource "go.opentelemetry.io/proto/otlp/resource/v1"
+	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/forgeyard/forgeyard-node/cas"
 )
@@ -38,9 +37,10 @@ import (
 const (
 	maxQueue = 256 // executions that wait; the newest are dropped beyond it
 	maxBatch = 64  // executions in one call
-	// sendWithin bounds a call; a collector is near, or it is no collector.
+	// sendWithin bounds a batch, tries after the first included; a collector is near, or it is
+	// no collector.
 	sendWithin = 10 * time.Second
-	maxAnswer  = 1 << 16
+	tryAgain   = time.Second // where it is busy (429, 502, 503, 504)
 )
 
 // Config says where spans go.
@@ -50,7 +50,6 @@ type Config struct {
 	Resource map[string]string // who sends
 	Version  string            // of the program
 	Log      *slog.Logger
-	Client   *http.Client // nil: one of its own
 }
 
 // Span is a part of an execution. ID names it among those of its trace.
@@ -72,6 +71,7 @@ type Execution struct {
 // Tracer sends spans.
 type Tracer struct {
 	cfg     Config
+	client  otlptrace.Client
 	queue   chan Execution
 	dropped atomic.Int64
 	sent    atomic.Int64
@@ -82,10 +82,11 @@ func New(cfg Config) *Tracer {
 	if cfg.Endpoint == "" {
 		return nil
 	}
-	if cfg.Client == nil {
-		cfg.Client = &http.Client{}
-	}
-	return &Tracer{cfg: cfg, queue: make(chan Execution, maxQueue)}
+	return &Tracer{cfg: cfg, queue: make(chan Execution, maxQueue), client: otlptracehttp.NewClient(
+		otlptracehttp.WithEndpointURL(strings.TrimSuffix(cfg.Endpoint, "/")+"/v1/traces"),
+		otlptracehttp.WithTimeout(sendWithin),
+		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: tryAgain, MaxInterval: tryAgain, MaxElapsedTime: sendWithin}),
+	)}
 }
 
 // Counts are the executions that were sent, and those that were given up.
@@ -147,7 +148,9 @@ func (t *Tracer) send(ctx context.Context, batch []Execution) {
 	if len(batch) == 0 {
 		return
 	}
-	if err := t.post(ctx, batch); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, sendWithin)
+	defer cancel()
+	if err := t.client.UploadTraces(ctx, t.message(batch)); err != nil {
 		t.dropped.Add(int64(len(batch)))
 		t.cfg.Log.Warn("the collector of traces took nothing", "endpoint", t.cfg.Endpoint, "lost", len(batch), "err", err)
 		return
@@ -155,103 +158,38 @@ func (t *Tracer) send(ctx context.Context, batch []Execution) {
 	t.sent.Add(int64(len(batch)))
 }
 
-func (t *Tracer) post(ctx context.Context, batch []Execution) error {
-	body, err := json.Marshal(t.message(batch))
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, sendWithin)
-	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(t.cfg.Endpoint, "/")+"/v1/traces", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	q.Header.Set("Content-Type", "application/json")
-	r, err := t.cfg.Client.Do(q)
-	if err != nil {
-		return err
-	}
-	defer r.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer))
-	if r.StatusCode/100 != 2 {
-		return fmt.Errorf("%s: %.200s", r.Status, answer)
-	}
-	return err
-}
-
-// The message of OTLP in its JSON form: ids in hex, times as decimal strings.
-type (
-	message struct {
-		ResourceSpans []resourceSpans `json:"resourceSpans"`
-	}
-	resourceSpans struct {
-		Resource   resource     `json:"resource"`
-		ScopeSpans []scopeSpans `json:"scopeSpans"`
-	}
-	resource struct {
-		Attributes []attribute `json:"attributes"`
-	}
-	scopeSpans struct {
-		Scope scope  `json:"scope"`
-		Spans []span `json:"spans"`
-	}
-	scope struct {
-		Name    string `json:"name"`
-		Version string `json:"version"`
-	}
-	span struct {
-		TraceID    string      `json:"traceId"`
-		SpanID     string      `json:"spanId"`
-		Parent     string      `json:"parentSpanId,omitempty"`
-		Name       string      `json:"name"`
-		Kind       int         `json:"kind"` // 1: internal
-		Start      string      `json:"startTimeUnixNano"`
-		End        string      `json:"endTimeUnixNano"`
-		Attributes []attribute `json:"attributes,omitempty"`
-		Status     *status     `json:"status,omitempty"`
-	}
-	status struct {
-		Code    int    `json:"code"` // 2: error
-		Message string `json:"message"`
-	}
-	attribute struct {
-		Key   string `json:"key"`
-		Value value  `json:"value"`
-	}
-	value struct {
-		String string `json:"stringValue"`
-	}
-)
-
-func (t *Tracer) message(batch []Execution) message {
-	var all []span
+func (t *Tracer) message(batch []Execution) []*otlp.ResourceSpans {
+	var all []*otlp.Span
 	for _, e := range batch {
 		trace := cas.Sum([]byte("trace " + e.Job))
-		root := spanOf(trace[:16], e.Root, "")
+		root := spanOf(trace[:16], e.Root, nil)
 		all = append(all, root)
 		for _, p := range e.Parts {
-			all = append(all, spanOf(trace[:16], p, root.SpanID))
+			all = append(all, spanOf(trace[:16], p, root.SpanId))
 		}
 	}
-	return message{[]resourceSpans{{resource{attributes(t.cfg.Resource)}, []scopeSpans{{scope{"forgeyard-node", t.cfg.Version}, all}}}}}
+	return []*otlp.ResourceSpans{{
+		Resource:   &resource.Resource{Attributes: attributes(t.cfg.Resource)},
+		ScopeSpans: []*otlp.ScopeSpans{{Scope: &common.InstrumentationScope{Name: "forgeyard-node", Version: t.cfg.Version}, Spans: all}},
+	}}
 }
 
-func spanOf(trace []byte, s Span, parent string) span {
+func spanOf(trace []byte, s Span, parent []byte) *otlp.Span {
 	id := cas.Sum([]byte("span " + s.ID))
-	out := span{
-		TraceID: hex.EncodeToString(trace), SpanID: hex.EncodeToString(id[:8]), Parent: parent, Name: s.Name, Kind: 1,
-		Start: strconv.FormatInt(s.Began.UnixNano(), 10), End: strconv.FormatInt(s.Ended.UnixNano(), 10), Attributes: attributes(s.Attributes),
+	out := &otlp.Span{
+		TraceId: trace, SpanId: id[:8], ParentSpanId: parent, Name: s.Name, Kind: otlp.Span_SPAN_KIND_INTERNAL,
+		StartTimeUnixNano: uint64(s.Began.UnixNano()), EndTimeUnixNano: uint64(s.Ended.UnixNano()), Attributes: attributes(s.Attributes),
 	}
 	if s.Error != "" {
-		out.Status = &status{2, s.Error}
+		out.Status = &otlp.Status{Code: otlp.Status_STATUS_CODE_ERROR, Message: s.Error}
 	}
 	return out
 }
 
-func attributes(m map[string]string) []attribute {
-	var out []attribute
+func attributes(m map[string]string) []*common.KeyValue {
+	var out []*common.KeyValue
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, attribute{k, value{m[k]}})
+		out = append(out, &common.KeyValue{Key: k, Value: &common.AnyValue{Value: &common.AnyValue_StringValue{StringValue: m[k]}}})
 	}
 	return out
 }

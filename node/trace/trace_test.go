@@ -1,8 +1,9 @@
 package trace
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,19 +11,23 @@ import (
 	"net/http/httptest"
 	"testing"
 	"time"
+
+	collect "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // collector is one that keeps what it was sent, and answers as it is told.
-func collector(t *testing.T, code int) (url string, got chan map[string]any) {
-	got = make(chan map[string]any, 16)
+func collector(t *testing.T, code int) (url string, got chan []*otlp.Span) {
+	got = make(chan []*otlp.Span, 16)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, err := io.ReadAll(r.Body)
-		var m map[string]any
-		if err != nil || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/json" || json.Unmarshal(b, &m) != nil {
+		var m collect.ExportTraceServiceRequest
+		if err != nil || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" || proto.Unmarshal(b, &m) != nil {
 			t.Errorf("%s %q", r.URL, b)
 		}
 		w.WriteHeader(code)
-		got <- m
+		got <- m.ResourceSpans[0].ScopeSpans[0].Spans
 	}))
 	t.Cleanup(s.Close)
 	return s.URL, got
@@ -42,15 +47,6 @@ func run(t *testing.T, x *Tracer) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-func spans(m map[string]any) []map[string]any {
-	var out []map[string]any
-	scope := m["resourceSpans"].([]any)[0].(map[string]any)["scopeSpans"].([]any)[0].(map[string]any)
-	for _, s := range scope["spans"].([]any) {
-		out = append(out, s.(map[string]any))
-	}
-	return out
-}
-
 // RA-428: ids travel in traces. All executions of a job are one trace, whoever carried them out;
 // parts hang below their execution; a failure is a status.
 func TestSpansReachACollector(t *testing.T) {
@@ -59,31 +55,30 @@ func TestSpansReachACollector(t *testing.T) {
 	other := New(Config{Endpoint: url, Sample: 1, Log: slog.New(slog.DiscardHandler)})
 	defer run(t, x)()
 	x.Add(execution("J1", 1))
-	m := <-got
-	all := spans(m)
+	all := <-got
 	root, part := all[0], all[1]
-	if len(all) != 2 || root["name"] != "execution" || root["parentSpanId"] != nil || part["parentSpanId"] != root["spanId"] || part["traceId"] != root["traceId"] {
+	if len(all) != 2 || root.Name != "execution" || root.ParentSpanId != nil || !bytes.Equal(part.ParentSpanId, root.SpanId) || !bytes.Equal(part.TraceId, root.TraceId) {
 		t.Errorf("%v", all)
 	}
-	if root["startTimeUnixNano"] != "1700000000000000005" || root["endTimeUnixNano"] != "1700000001000000005" || len(root["traceId"].(string)) != 32 || len(root["spanId"].(string)) != 16 {
+	if root.StartTimeUnixNano != 1700000000000000005 || root.EndTimeUnixNano != 1700000001000000005 || len(root.TraceId) != 16 || len(root.SpanId) != 8 {
 		t.Errorf("%v", root)
 	}
-	if s := part["status"].(map[string]any); s["code"] != 2.0 || s["message"] != "timeout" || root["status"] != nil {
+	if s := part.Status; s.GetCode() != otlp.Status_STATUS_CODE_ERROR || s.GetMessage() != "timeout" || root.Status != nil {
 		t.Errorf("%v", all)
 	}
-	if a := root["attributes"].([]any)[0].(map[string]any); a["key"] != "forgeyard.job" || a["value"].(map[string]any)["stringValue"] != "J1" {
+	if a := root.Attributes[0]; a.Key != "forgeyard.job" || a.Value.GetStringValue() != "J1" {
 		t.Errorf("%v", root)
 	}
-	second := other.message([]Execution{execution("J1", 2)}).ResourceSpans[0].ScopeSpans[0].Spans[0]
-	if second.TraceID != root["traceId"] || second.SpanID == root["spanId"] {
-		t.Errorf("the next epoch on another node: %+v", second)
+	second := other.message([]Execution{execution("J1", 2)})[0].ScopeSpans[0].Spans[0]
+	if !bytes.Equal(second.TraceId, root.TraceId) || bytes.Equal(second.SpanId, root.SpanId) {
+		t.Errorf("the next epoch on another node: trace %s, span %s", hex.EncodeToString(second.TraceId), hex.EncodeToString(second.SpanId))
 	}
 }
 
 // A collector that takes nothing costs its spans and a bounded queue; what waits when the node
 // stops is sent before it goes.
 func TestCollectorThatIsAway(t *testing.T) {
-	url, got := collector(t, 503)
+	url, got := collector(t, 500)
 	x := New(Config{Endpoint: url, Sample: 1, Log: slog.New(slog.DiscardHandler)})
 	for i := range maxQueue + 3 {
 		x.Add(execution(fmt.Sprint(i), 1))
