@@ -43,7 +43,7 @@ func shown(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 
 func (p *proc) metrics() map[string]float64 { return shown(p.t, p.node.metrics.registry) }
 
-// RA-413 to RA-427: what a node does is in its metrics, under the names of the source. RA-428: no
+// RA-413–427: what a node does is in its metrics, under the names of the source. RA-428: no
 // label is a job's, an attempt's, a lease's or a run's id, and none has one for its value. Each
 // metric stands in docs/operations.md.
 func TestMetricsOfWork(t *testing.T) {
@@ -133,7 +133,7 @@ func TestWhatJobsTake(t *testing.T) {
 	p.waitDone(id)
 }
 
-// RA-424 to RA-426: the parts of an epoch, as the metrics take them. Steps count together; what
+// RA-424–426: the parts of an epoch, as the metrics take them. Steps count together; what
 // was not begun counts nowhere.
 func TestPartsOfAnEpoch(t *testing.T) {
 	at := forgeyard.Instant(time.Hour)

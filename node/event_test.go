@@ -44,7 +44,7 @@ func (l *lines) events(t *testing.T) []map[string]any {
 	return out
 }
 
-// RA-229 to RA-233: each thing that happens to an execution is one line of the log with a type
+// RA-229–233: each thing that happens to an execution is one line of the log with a type
 // that stays, in order, and names whose it is.
 func TestStableEvents(t *testing.T) {
 	dir := t.TempDir()

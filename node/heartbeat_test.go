@@ -14,7 +14,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
-// RA-012, RA-437, RA-500: a machine that changed registers what it is now, under the session that it
+// RA-012, RA-113, RA-437, RA-500: a machine that changed registers what it is now, under the session that it
 // has; one that did not writes nothing.
 func TestRefreshRegistersAChange(t *testing.T) {
 	p := makeSite(t, 1)[0]

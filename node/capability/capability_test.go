@@ -27,7 +27,7 @@ func (f fake) Probe(context.Context) (job.SandboxCapability, error) {
 	return job.SandboxCapability{Kind: f.kind, Limits: []string{"pids", "memory", "network"}}, nil
 }
 
-// RA-099, decision 18: what a machine is, is looked at, RA-499: the same machine has the same
+// RA-099, RA-102, RA-104, RA-107, RA-109, RA-116, decision 18: what a machine is, is looked at by itself at the start; RA-108, RA-499: the same machine has the same
 // digest, and what a probe refused is not there (RA-004, RA-487, RA-533).
 func TestProbe(t *testing.T) {
 	cfg := Config{

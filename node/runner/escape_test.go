@@ -44,7 +44,7 @@ type escape struct {
 func got(script string) string { return "set +e\n(" + script + ") && echo ESCAPED\necho tried" }
 
 // escapes is the list of issue and document: what a job that nobody has read may try. RA-220,
-// RA-364 to RA-369, RA-371 to RA-374, RA-377, RA-453, RA-454, RA-268; together: RA-031, RA-496,
+// RA-364–369, RA-371–374, RA-377, RA-453, RA-454, RA-268; together: RA-031, RA-496,
 // RA-536, RA-543.
 var escapes = []escape{
 	// What is the node's.
