@@ -249,6 +249,9 @@ func (c *change) stop(b Stop) error {
 	if err != nil {
 		return err
 	}
+	if b.Lease != "" && j.Lease.Authority.Lease != b.Lease {
+		return forgeyard.Errorf("stop", forgeyard.Stale, "lease %s is not the current one", b.Lease)
+	}
 	if !j.Lease.Live() || j.StopKind != "" {
 		return nil
 	}

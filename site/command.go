@@ -198,6 +198,8 @@ type Stop struct {
 	Job    forgeyard.JobID `cbor:"1,keyasint"`
 	Kind   string          `cbor:"2,keyasint"` // drain | authority
 	Reason string          `cbor:"3,keyasint"`
+	// Lease is the one that was seen: a later one is not asked back by mistake. Of log format 2.
+	Lease forgeyard.LeaseID `cbor:"4,keyasint,omitempty"`
 }
 
 // Offer grants the next epoch of a job to one session, and with it the devices

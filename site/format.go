@@ -72,7 +72,7 @@ func FormatOf(b Body) Format {
 
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
-// an execution, where a process runs, who may vote, who waits for approval, when a drain ends, how long a lost log was, which graphics processors a machine has,
+// an execution, where a process runs, who may vote, who waits for approval, when a drain ends, which lease is asked back, how long a lost log was, which graphics processors a machine has,
 // that work took more than it asked for, what is kept of work that failed.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
@@ -90,6 +90,8 @@ func says(b Body) bool {
 		return b.Spare != nil || b.Deadline != 0 || b.Approved
 	case Submit:
 		return b.Via != "" || later(b.Spec)
+	case Stop:
+		return b.Lease != ""
 	case Expire:
 		return b.LogSeq != 0
 	case Checkpoint:

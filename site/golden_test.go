@@ -75,6 +75,7 @@ var later = []string{
 	"Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "image.Secrets", "Capabilities.GPUs",
 	"Spec.OnFailure", "Result.Diagnostics",
 	"TokenCreate.Approve", "Token.Approve", "MemberSet.Approved", "Member.Waiting",
+	"Stop.Lease",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
@@ -160,6 +161,16 @@ func TestApproval(t *testing.T) {
 		if !m.Waiting || m.MayLead() || !tok.Approve {
 			t.Errorf("%s: lost on the way: %+v %+v", row.Name, m, tok)
 		}
+	}
+}
+
+// TestStopNamesItsLease holds which lease is asked back.
+func TestStopNamesItsLease(t *testing.T) {
+	stop := Stop{Job: "J", Kind: "authority", Reason: "used up", Lease: "L"}
+	row := golden.Rows(t, "testdata/stop.hex", []golden.Row{{Name: "Stop", Bytes: cborx.Marshal(stop)}})[0]
+	b, err := decodeBody(kindStop, row.Bytes)
+	if err != nil || !reflect.DeepEqual(b, stop) || FormatOf(b) != FormatLeases {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 	}
 }
 

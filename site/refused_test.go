@@ -57,6 +57,27 @@ func TestGoesOnInPlaceOnlyUnasked(t *testing.T) {
 	}
 }
 
+// A stop is asked of one lease: one that comes late does not reach the holder that follows.
+// Who names none, as before there were names, means whoever holds the job.
+func TestStopMeansOneLease(t *testing.T) {
+	l := newLab(t)
+	l.raise()
+	old := l.held("one")
+	l.must(Release{Authority: old, Kind: "interrupted", Detail: "gone"})
+	now, err := Value[forgeyard.Authority](l.must(Offer{Job: old.Job, Runner: "R1", Session: "one", Epoch: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.must(Accept{Authority: now})
+	if err := l.do(Stop{Job: old.Job, Kind: "authority", Reason: "used up", Lease: old.Lease}).Err(); forgeyard.KindOf(err) != forgeyard.Stale || l.job(old).StopKind != "" {
+		t.Errorf("%v: the next holder is asked to stop: %q", err, l.job(old).StopKind)
+	}
+	l.must(Stop{Job: old.Job, Kind: "authority", Reason: "used up", Lease: now.Lease})
+	if l.job(old).StopKind != "authority" {
+		t.Error("the holder is not asked")
+	}
+}
+
 // RA-267: what a runner keeps of failed work is what its spec asks for and nothing else, each
 // path once, captured or left out for a reason; and it is of failed work alone.
 func TestDiagnosticsAreThoseAskedFor(t *testing.T) {

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -140,5 +141,55 @@ func TestContestIsToldWithShortLeases(t *testing.T) {
 	}
 	if told != 1 || m.Contested(now, s, "R") == "" {
 		t.Errorf("it was told %d times; now: %q", told, m.Contested(now, s, "R"))
+	}
+}
+
+// Two copies of one data dir do not overwrite each other's claim: each is told of once, and
+// neither is let in by a short silence of the first process because the other asked in between.
+func TestTwoCopiesAreContested(t *testing.T) {
+	s := &site.State{Config: sitecfg.DefaultSite()}
+	s.Members = s.Members.Put("R", site.Member{Runner: "R", Name: "n2", Session: site.Session{ID: "one", Place: forgeyard.Digest{1}}})
+	asks := func(n int) site.Register {
+		return site.Register{Runner: "R", Session: forgeyard.SessionID(fmt.Sprint("copy", n)), Place: forgeyard.Digest{byte(n + 2)}, Addrs: []string{fmt.Sprint("/ip4/10.0.0.", n)}}
+	}
+	const copies = 2
+	m, told, now := NewMemory(0), map[int]int{}, forgeyard.Instant(time.Hour)
+	for range 6 {
+		for n := range copies {
+			now = now.Add(time.Second)
+			m.Hello("R", Sign{Session: "one", At: now})
+			now = now.Add(time.Second)
+			first, err := m.Contest(now, s, asks(n))
+			if err == nil {
+				t.Fatalf("copy %d is let in while the first is heard", n)
+			}
+			if first {
+				told[n]++
+			}
+		}
+	}
+	if told[0] != 1 || told[1] != 1 {
+		t.Errorf("they are told of %v times", told)
+	}
+	if w := m.Contested(now, s, "R"); !strings.Contains(w, "copy1 at /ip4/10.0.0.1") || !strings.Contains(w, "1 more") {
+		t.Errorf("what is told is %q", w)
+	}
+	heard := now.Add(-time.Second)
+	patience := s.Config.Lease.TTL + s.Config.Lease.Grace
+	for i := 0; now < heard.Add(patience); i++ { // a third one, new to the leader, has no better claim
+		if _, err := m.Contest(now, s, asks(i%(copies+1))); err == nil {
+			t.Fatalf("copy %d is let in after %s of silence", i%(copies+1), now.Sub(heard))
+		}
+		now = now.Add(time.Second)
+	}
+	if _, err := m.Contest(now, s, asks(0)); err != nil {
+		t.Errorf("the first is silent, and nobody is let in: %v", err)
+	}
+	m.Hello("R", Sign{Session: "one", At: now})
+	for n := range 3 * maxClaims {
+		_, _ = m.Contest(now, s, asks(n))
+	}
+	if n := len(m.claims["R"]); n > maxClaims+1 {
+		t.Errorf("%d claims are kept", n)
 	}
 }

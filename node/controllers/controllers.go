@@ -137,7 +137,7 @@ type Memory struct {
 	devices map[forgeyard.DeviceLeaseID]forgeyard.Instant // first seen here
 
 	sessions map[forgeyard.RunnerID]seenSession
-	claims   map[forgeyard.RunnerID]claim            // see contest
+	claims   map[forgeyard.RunnerID][]claim          // see contest
 	disabled map[forgeyard.LeaseID]forgeyard.Instant // of disabled runners, first seen so
 	ready    forgeyard.Instant                       // of the last word about the site's readiness
 }
@@ -167,7 +167,7 @@ func NewMemory(now forgeyard.Instant) *Memory {
 	return &Memory{
 		Elected: now, leases: map[forgeyard.LeaseID]holder{}, runners: map[forgeyard.RunnerID]Sign{}, avoided: map[avoidKey]refusals{},
 		devices: map[forgeyard.DeviceLeaseID]forgeyard.Instant{}, sessions: map[forgeyard.RunnerID]seenSession{}, disabled: map[forgeyard.LeaseID]forgeyard.Instant{},
-		returns: map[forgeyard.RunnerID]back{}, claims: map[forgeyard.RunnerID]claim{},
+		returns: map[forgeyard.RunnerID]back{}, claims: map[forgeyard.RunnerID][]claim{},
 	}
 }
 

@@ -413,6 +413,36 @@ func TestAuthority(t *testing.T) {
 	}
 }
 
+// What asks a holder to stop names its lease: it does not reach the next holder, however late
+// it comes into the log.
+func TestAuthorityIsAskedBackOfOneLease(t *testing.T) {
+	r := rigReading(t, site.Formats)
+	r.apply(site.FormatRaise{To: site.FormatNow, Voters: r.r[:]})
+	id := r.delegate(job.Connectivity{Policy: job.OfflineAuthorized, For: 100 * time.Second})
+	r.hello()
+	r.in.Known = true
+	a := r.held(id)
+	r.in.Used = 75 * time.Second
+	r.in.State = r.s
+	effects, _ := Step(r.now, r.in)
+	r.in.Used = 0
+	r.apply(site.Release{Authority: a, Kind: "interrupted", Detail: "gone"})
+	r.held(id)
+	for _, e := range effects {
+		late, ok := e.(Propose)
+		if !ok {
+			continue
+		}
+		_, reply := r.s.ApplyEntry(r.index+1, 7, site.Command{ID: "late", At: forgeyard.WallOf(r.at), By: "leader", Body: late.Body}.Encode())
+		if err := reply.Err(); forgeyard.KindOf(err) != forgeyard.Stale {
+			t.Errorf("%+v: %v", late.Body, err)
+		}
+	}
+	if len(effects) != 1 {
+		t.Errorf("the leader wishes %+v", effects)
+	}
+}
+
 // What is asked back is told why: how much is left, that nothing is, or that somebody
 // disconnected the site.
 func TestWhyAuthorityEnds(t *testing.T) {

@@ -18,7 +18,7 @@ func TestCopyIsWhole(t *testing.T) {
 		m.leases["l"] = holder{heard: 3, state: lease.Accepted}
 		m.avoided[avoidKey{"j", "r"}] = refusals{since: 5, times: 1}
 		m.devices["d"] = 6
-		m.claims["r"] = claim{session: "u", first: 4}
+		m.claims["r"] = []claim{{session: "u", first: 4}}
 		m.sessions["r"], m.disabled["l"], m.ready = seenSession{"s", 7}, 8, 9
 		return m
 	}
@@ -26,7 +26,7 @@ func TestCopyIsWhole(t *testing.T) {
 		func(m *Memory) { m.Elected++ }, func(m *Memory) { m.mark("l", true) }, func(m *Memory) { m.Hello("r", Sign{Session: "t", At: 2}) },
 		func(m *Memory) { m.avoided[avoidKey{"j", "r"}] = refusals{since: 5, times: 2} }, func(m *Memory) { delete(m.devices, "d") },
 		func(m *Memory) { m.sessions["r"] = seenSession{"s", 8} }, func(m *Memory) { delete(m.disabled, "l") }, func(m *Memory) { m.ready++ },
-		func(m *Memory) { m.returns["r"] = back{times: 2} }, func(m *Memory) { m.gap++ }, func(m *Memory) { m.claims["r"] = claim{session: "v"} },
+		func(m *Memory) { m.returns["r"] = back{times: 2} }, func(m *Memory) { m.gap++ }, func(m *Memory) { m.claims["r"] = []claim{{session: "v"}} },
 	}
 	if n := reflect.TypeFor[Memory]().NumField(); n != len(changes) {
 		t.Fatalf("a memory has %d fields, %d are tried here", n, len(changes))

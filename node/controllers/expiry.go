@@ -80,6 +80,10 @@ func (s *stepper) authority(j *site.Job, stops []Effect) []Effect {
 	if why == "" {
 		why = fmt.Sprintf("the central daemon's authority ends in %s", left.Round(time.Second))
 	}
+	id := j.Lease.Authority.Lease
 	body := site.Stop{Job: j.ID, Kind: "authority", Reason: why}
-	return append(stops, Propose{Key: "stop/" + string(j.Lease.Authority.Lease), Body: body})
+	if s.in.State.Allows(site.FormatLeases) {
+		body.Lease = id
+	}
+	return append(stops, Propose{Key: "stop/" + string(id), Body: body})
 }
