@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -35,6 +36,7 @@ func (n *Node) deliver(ctx context.Context, c completion, keep func([]byte) erro
 	if !n.mayReport() {
 		c.Result.Told, c.Result.Overran, c.Result.Diagnostics = job.Told{}, false, nil
 	}
+	c.Result.Log = named(c.Result.Log) // an earlier version wrote down more than one entry holds
 	if keep != nil {
 		if err := keep(c.encode()); err != nil {
 			// Going on without the file risks a repeat of the work after a crash, never a wrong
@@ -51,6 +53,12 @@ func (n *Node) deliver(ctx context.Context, c completion, keep func([]byte) erro
 		}
 		if ctx.Err() != nil {
 			return false
+		}
+		if told := len(c.Result.Told.Events); told > 1 && forgeyard.KindOf(err) == forgeyard.Limit {
+			n.log.Warn("a completion is too large: it goes without the events that it tells of", "job", c.Authority.Job, "events", told, "err", err)
+			left := fmt.Sprintf("%d events are not told: with them the result would not fit into the site's log", told)
+			c.Result.Told.Events = []job.Happening{{Kind: job.EventError, Message: left}}
+			continue
 		}
 		if final(err) {
 			return n.giveUp(ctx, c, err)

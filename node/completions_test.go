@@ -89,7 +89,7 @@ func halfNodeWith(t *testing.T, sp job.Spec) (*Node, *oneLog, completion) {
 		return r
 	}
 	do(site.Init{Site: forgeyard.SiteID(NewID(n.clock)), Name: "lab", Config: sitecfg.DefaultSite(), Runner: "R1", Node: "n1", Peer: "p1"})
-	do(site.Register{Runner: "R1", Session: "one"})
+	do(site.Register{Runner: "R1", Session: "one", Formats: site.Formats})
 	sp.Title, sp.Steps = "j", []job.Step{{Name: "s", Run: []string{"true"}}}
 	sp = sp.Defaulted()
 	sub, err := site.Value[site.Submitted](do(site.Submit{Kind: job.Build, Spec: sp.Canonical(), SpecID: cas.Sum(sp.Canonical())}))
@@ -199,20 +199,60 @@ func TestResultThatIsTooLargeFailsItsJob(t *testing.T) {
 			return nil
 		}
 		for i := range 5000 {
-			c.Result.Log = append(c.Result.Log, job.LogChunk{Digest: cas.Sum(fmt.Append(nil, i)), Size: 1, FirstSeq: uint64(i + 1), LastSeq: uint64(i + 1)})
+			c.Result.Steps = append(c.Result.Steps, job.StepResult{Name: fmt.Sprintf("step %40d", i)})
 		}
 		if !n.deliver(t.Context(), c, nil) {
 			t.Fatal("not settled")
 		}
 		j := n.jobNow(t, c.Authority.Job)
 		if j.Status != job.Failed || j.Category != job.Internal || !strings.Contains(j.Result.Message, "could not be committed") || !strings.Contains(j.Result.Message, "200000") {
-			t.Fatalf("%s %s: %+v", j.Status, j.Category, j.Result)
+			t.Fatalf("%s %s: %s", j.Status, j.Category, j.Result.Message)
 		}
 		if j.Message == c.Message {
 			t.Error("the small result went out as the message of the large one")
 		}
 		if n.local.book.Active() != 0 {
 			t.Error("the lease holds room after the answer")
+		}
+	})
+}
+
+// A result of an earlier version, whose log has more parts than an entry holds, is delivered:
+// the job's record names those that it has room for, and says that the rest is not kept. So is
+// one that tells of more than fits.
+func TestLongLogDoesNotCostTheResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, g, c := halfNode(t)
+		if _, err := n.propose(t.Context(), site.FormatRaise{To: site.FormatNow, Voters: []forgeyard.RunnerID{"R1"}}); err != nil {
+			t.Fatal(err)
+		}
+		const bound = 100_000
+		g.take = func(_ site.Command, size int) error {
+			if size > bound {
+				return forgeyard.Errorf("propose", forgeyard.Limit, "a command of %d bytes is larger than %d", size, bound)
+			}
+			return nil
+		}
+		for i := range 5000 {
+			c.Result.Log = append(c.Result.Log, job.LogChunk{Digest: cas.Sum(fmt.Append(nil, i)), Size: 1, FirstSeq: uint64(i + 1), LastSeq: uint64(i + 1)})
+			c.Result.Told.Events = append(c.Result.Told.Events, job.Happening{Kind: job.EventMessage, Message: fmt.Sprint("what happened at ", i)})
+		}
+		c.Result.Told.First = 1
+		if !n.deliver(t.Context(), c, nil) {
+			t.Fatal("not settled")
+		}
+		j := n.jobNow(t, c.Authority.Job)
+		if j.Status != job.Done || j.Message != c.Message || len(j.Log) != site.MaxLogChunks || j.LogSeq != 5000 {
+			t.Errorf("%s by message %s, %d parts of the log, up to %d", j.Status, j.Message, len(j.Log), j.LogSeq)
+		}
+		var said []string
+		for _, e := range n.replica.State().RunEvents(j.Run, 0) {
+			if e.Kind == job.EventError {
+				said = append(said, e.Message)
+			}
+		}
+		if all := strings.Join(said, "; "); !strings.Contains(all, "what follows number 512 is not kept") || !strings.Contains(all, "5000 events are not told") {
+			t.Errorf("it says %q", said)
 		}
 	})
 }

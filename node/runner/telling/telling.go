@@ -6,6 +6,7 @@
 package telling
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 
@@ -23,7 +24,7 @@ type Tellings struct {
 	last    uint64          // number of the last that has arrived
 	pending []job.Happening // those after it
 	sent    int             // of pending, how many are under way: they stay as they are
-	lost    int             // beyond the bound; the log of the attempt has them
+	lost    int             // beyond the bound, and not told of yet
 
 	first          uint64 // of the attempt's log, that no output event covers
 	stdout, stderr int64  // bytes since then
@@ -42,11 +43,21 @@ func (t *Tellings) Add(h job.Happening) {
 			t.pending = slices.Delete(t.pending, t.sent+i, t.sent+i+1)
 		}
 	}
-	if len(t.pending) >= Most {
+	if len(t.pending) >= Most-1 {
 		t.lost++
 		return
 	}
+	t.gap()
 	t.pending = append(t.pending, h)
+}
+
+// gap tells of what is lost, where it is lost: the last place is kept for that.
+func (t *Tellings) gap() {
+	if t.lost == 0 || len(t.pending) >= Most {
+		return
+	}
+	t.pending = append(t.pending, job.Happening{Kind: job.EventError, Message: fmt.Sprintf("%d events are not told: %d already waited for the site; what was printed is in the log", t.lost, Most-1)})
+	t.lost = 0
 }
 
 // Wrote counts output; it is told of at the next mark.
@@ -85,6 +96,7 @@ func (t *Tellings) Mark(last uint64) {
 func (t *Tellings) Take(most int) job.Told {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.gap()
 	n := min(len(t.pending), most)
 	if n == 0 {
 		return job.Told{}
