@@ -126,6 +126,7 @@ func (n *Node) deliverRecovered(ctx context.Context) {
 			n.backlog.add(r.Authority.Lease, n.clock.Now()) // all of them, before the first is tried
 		}
 	}
+	until := n.clock.Now().Add(saveLogTime)
 	for _, r := range n.recovered {
 		switch {
 		case len(r.Completion) > 0:
@@ -137,12 +138,29 @@ func (n *Node) deliverRecovered(ctx context.Context) {
 				return
 			}
 		case r.Authority.Lease != "":
+			n.saveAgain(ctx, &r, until)
 			if !n.giveBack(ctx, r) {
 				return
 			}
 		}
 		if err := n.runner.Forget(r.Authority); err != nil {
 			n.log.Warn("the record of an earlier attempt stays", "attempt", r.Authority.Attempt, "err", err)
+		}
+	}
+}
+
+// saveLogTime bounds how long all that an earlier process left waits for its logs to be saved.
+const saveLogTime = 10 * time.Second
+
+// saveAgain tries to save a log before its epoch is given back: later the site takes no part
+// of it. Work that goes on elsewhere is not to wait long for it.
+func (n *Node) saveAgain(ctx context.Context, r *runner.Recovered, until forgeyard.Instant) {
+	for wait := firstBackoff; r.Unsaved && n.clock.Now() < until; wait = min(2*wait, time.Second) {
+		if !n.pause(ctx, wait) {
+			return
+		}
+		if err := n.runner.SaveAgain(ctx, r); err != nil {
+			n.log.Warn("the log of an earlier process is not saved yet", "job", r.Authority.Job, "err", err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,6 +21,9 @@ import (
 // tidyEvery is how often leftovers are looked for, at most.
 const tidyEvery = time.Minute
 
+// keepUnsaved is how long a log that could not be saved is kept for people.
+const keepUnsaved = 7 * 24 * time.Hour
+
 // janitorLoop tidies up.
 func (n *Node) janitorLoop(ctx context.Context) error {
 	for {
@@ -37,7 +41,7 @@ func (n *Node) janitorLoop(ctx context.Context) error {
 
 func (n *Node) tidy(ctx context.Context) {
 	r := n.settings().Retention
-	found, err := n.runner.Tidy(ctx, runner.Tidy{Stale: r.StaleWorkspace, Keep: r.DebugFailed})
+	found, err := n.runner.Tidy(ctx, runner.Tidy{Stale: r.StaleWorkspace, Keep: r.DebugFailed, Logs: keepUnsaved})
 	if err != nil {
 		n.log.Warn("leftovers were not looked for", "err", err)
 	}
@@ -60,9 +64,9 @@ func (n *Node) tidied(found []runner.Leftover) {
 
 // Cleanup implements control.Node: what the janitor does, at once, without its grace.
 func (n *Node) Cleanup(ctx context.Context, dry, kept bool) (*forgeyardv1.CleanupResponse, error) {
-	t := runner.Tidy{Dry: dry, Keep: n.settings().Retention.DebugFailed}
+	t := runner.Tidy{Dry: dry, Keep: n.settings().Retention.DebugFailed, Logs: keepUnsaved}
 	if kept {
-		t.Keep = 0
+		t.Keep, t.Logs = 0, 0
 	}
 	found, err := n.runner.Tidy(ctx, t)
 	if err != nil {
@@ -81,10 +85,11 @@ func (n *Node) Cleanup(ctx context.Context, dry, kept bool) (*forgeyardv1.Cleanu
 // checkWorkspaces says what ended work has left and cannot be removed.
 func (n *Node) checkWorkspaces() *forgeyardv1.Health_Check {
 	kept, err := n.runner.Kept()
-	return judgeWorkspaces(n.runner.Undone(), len(kept), err)
+	logs, lerr := n.runner.Unsaved()
+	return judgeWorkspaces(n.runner.Undone(), logs, len(kept), errors.Join(err, lerr))
 }
 
-func judgeWorkspaces(undone []runner.Leftover, kept int, err error) *forgeyardv1.Health_Check {
+func judgeWorkspaces(undone, logs []runner.Leftover, kept int, err error) *forgeyardv1.Health_Check {
 	c := check("workspaces")
 	c.Detail = "all that could go is gone"
 	if kept > 0 {
@@ -93,6 +98,11 @@ func judgeWorkspaces(undone []runner.Leftover, kept int, err error) *forgeyardv1
 	if err != nil {
 		c.Status, c.Detail, c.Fix = checkFail, err.Error(), "look at the disk, and at how it is mounted: dmesg, findmnt"
 		return c
+	}
+	if len(logs) > 0 {
+		c.Status = checkWarn
+		c.Detail = fmt.Sprintf("%d logs could not be saved, the first of attempt and epoch %s: they are on this node only", len(logs), logs[0].Name)
+		c.Fix = "read them here with forgeyard-node log, then: forgeyard-node cleanup --kept; each goes by itself after 7 days"
 	}
 	if len(undone) > 0 {
 		u := undone[0]

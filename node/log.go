@@ -43,7 +43,11 @@ func (n *Node) Log(ctx context.Context, id forgeyard.JobID, after uint64, follow
 		if err := n.logFromStore(ctx, j, last, forward); err != nil {
 			return err
 		}
-		if j.Lease.Live() {
+		if !j.Lease.Live() {
+			if err := n.logPutAside(ctx, j, forward); err != nil {
+				return err
+			}
+		} else {
 			if err := n.logFromRunner(ctx, j, last, follow, forward); err != nil && !follow {
 				n.log.Info("the newest part of a log cannot be read", "job", id, "err", err)
 			}
@@ -85,6 +89,27 @@ func (n *Node) sendChunk(ctx context.Context, j site.Job, c job.LogChunk, send f
 	}
 	defer o.Close()
 	for f, err := range spool.DecodeFrames(o) {
+		if err != nil {
+			return err
+		}
+		if err := send(frame(j, f)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logPutAside reads what this node could not save of the log of the epoch that ended last.
+func (n *Node) logPutAside(ctx context.Context, j site.Job, send func(*forgeyardv1.LogFrame) error) error {
+	sp, err := n.runner.UnsavedLog(j.Attempt, j.Epoch)
+	if forgeyard.KindOf(err) == forgeyard.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer sp.Close()
+	for f, err := range sp.Tail(ctx, 0, false) {
 		if err != nil {
 			return err
 		}

@@ -196,7 +196,7 @@ func (n *Node) gardenPins(ctx context.Context, out *forgeyardv1.OwnGardenRespons
 }
 
 func (n *Node) gardenWorkspaces(ctx context.Context, out *forgeyardv1.OwnGardenResponse) error {
-	found, err := n.runner.Tidy(ctx, runner.Tidy{Keep: n.settings().Retention.DebugFailed})
+	found, err := n.runner.Tidy(ctx, runner.Tidy{Keep: n.settings().Retention.DebugFailed, Logs: keepUnsaved})
 	out.Looked = int64(len(found) + len(n.runner.Active()))
 	for _, f := range found {
 		switch {

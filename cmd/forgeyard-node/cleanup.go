@@ -36,7 +36,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 	})
 	f := c.Flags()
 	f.BoolVar(&dry, "dry-run", false, "say what would go, and touch nothing")
-	f.BoolVar(&kept, "kept", false, "also the workspaces of failed jobs that are kept for a look (retention.debug_failed)")
+	f.BoolVar(&kept, "kept", false, "also what is kept for a look: workspaces of failed jobs (retention.debug_failed), and logs that could not be saved")
 	return c
 }
 

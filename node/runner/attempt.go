@@ -69,6 +69,7 @@ type Attempt struct {
 	spans      []Span // of what has ended
 
 	vacated atomic.Bool // its workspace went before its result was answered
+	cutOff  bool        // the store did not take the end of its log; before done
 
 	cleaning sync.Mutex // one Finish or Vacate at a time; taken before mu
 	finished bool       // guarded by it
@@ -462,7 +463,9 @@ func (a *Attempt) finish(keep bool) error {
 	default:
 		errs = append(errs, removeWorkspace(a.root))
 	}
-	if a.log != nil {
+	if a.cutOff {
+		errs = append(errs, a.run.putAside(a.task.Authority))
+	} else if a.log != nil {
 		errs = append(errs, a.log.Remove(), removeEmpty(filepath.Join(a.run.cfg.Spool, string(a.task.Authority.Attempt))))
 	}
 	errs = append(errs, a.groupsGone())

@@ -253,6 +253,7 @@ func (a *Attempt) lastFlush() {
 		ctx, cancel := a.bounded(endFlush, nil)
 		if err := a.flush(ctx); err != nil {
 			a.said().Warn("log not flushed", "err", err)
+			a.cutOff = a.ctx.Err() == nil
 		}
 		cancel()
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -23,6 +22,7 @@ type Recovered struct {
 	Phase      job.Phase
 	Completion []byte         // as given to KeepCompletion; Forget ends it
 	Log        []job.LogChunk // what was still spooled, now in the store
+	Unsaved    bool           // more of it is on this disk only: SaveAgain tries once more
 	LastLogSeq uint64
 	Err        error // what could not be cleaned up: a matter of health
 	Alive      bool  // with Err: its tree may still run
@@ -71,6 +71,7 @@ func (r *Runner) recover1(ctx context.Context, name string) (rec Recovered, work
 		return rec, s.Workspace // something may still run there: nothing of it is touched
 	}
 	rec.Log, rec.LastLogSeq, err = r.saveLog(ctx, s.Authority)
+	rec.Unsaved = err != nil
 	if rec.Err = errors.Join(r.clear(s), err); rec.Err != nil {
 		r.stillHas(s)
 		r.failedToClean(epochName(s.Authority), s.Workspace, rec.Err, func(ctx context.Context) error { return r.clearLater(ctx, s, name) })
@@ -97,15 +98,14 @@ func (r *Runner) clear(s state) error {
 	return errors.Join(errs...)
 }
 
-// clearLater does what could not be done at the start. Its log is not saved any more: the
-// site has heard how the epoch ended, and takes no more of it.
+// clearLater does what could not be done at the start. What is left of its log is put aside:
+// the site has heard how the epoch ended, and takes no more of it.
 func (r *Runner) clearLater(_ context.Context, s state, name string) error {
 	if err := r.clear(s); err != nil {
 		return err
 	}
-	dir := filepath.Join(r.cfg.Spool, string(s.Authority.Attempt), strconv.FormatUint(s.Authority.Fence.Epoch, 10))
-	if err := errors.Join(os.RemoveAll(dir), removeEmpty(filepath.Dir(dir))); err != nil {
-		return forgeyard.E("recover", executor.KindOfDisk(err), err)
+	if err := r.putAside(s.Authority); err != nil {
+		return err
 	}
 	now, err := readState(name)
 	if err == nil && len(now.Completion) == 0 { // one that waits for its answer is Forget's
@@ -165,7 +165,7 @@ func (r *Runner) reapByName(ctx context.Context, id string) error {
 
 // saveLog flushes what a dead process left in its spool (07§76).
 func (r *Runner) saveLog(ctx context.Context, a forgeyard.Authority) (chunks []job.LogChunk, last uint64, err error) {
-	dir := filepath.Join(r.cfg.Spool, string(a.Attempt), strconv.FormatUint(a.Fence.Epoch, 10))
+	dir := r.logDir(a.Attempt, a.Fence.Epoch)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, 0, nil
 	}

@@ -75,8 +75,12 @@ func (r *Runner) forget(id string) error {
 }
 
 // Forget removes what Recover kept of an epoch, once its completion was answered. What could
-// not be cleaned up stays written down without it, for this process and the next.
+// not be cleaned up stays written down without it, for this process and the next; a log that
+// could not be saved is put aside.
 func (r *Runner) Forget(a forgeyard.Authority) error {
+	if err := r.putAside(a); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	_, left := r.undone[epochName(a)]
 	r.mu.Unlock()

@@ -30,6 +30,7 @@ import (
 //	workspace  a folder that no attempt names: a crash between two steps left it
 //	spool      a log that no attempt names, for the same reason
 //	kept       the workspace of a job that failed, kept for a person for a while
+//	log        what could not be saved of a log, likewise
 //
 // What nobody names is left alone for a grace from the moment that it was first seen, by the
 // clock that nobody sets: it may be a step of something that has just begun.
@@ -40,6 +41,7 @@ const (
 	LeftWorkspace = "workspace"
 	LeftSpool     = "spool"
 	LeftKept      = "kept"
+	LeftLog       = "log"
 )
 
 // Leftover is something that ended work left.
@@ -56,6 +58,7 @@ type Leftover struct {
 type Tidy struct {
 	Stale time.Duration // how long what nobody names is left alone
 	Keep  time.Duration // how long the workspace of a failed job is kept
+	Logs  time.Duration // how long a log that could not be saved is kept
 	Dry   bool          // look, and touch nothing
 }
 
@@ -135,7 +138,8 @@ func (r *Runner) Tidy(ctx context.Context, t Tidy) ([]Leftover, error) {
 	defer r.tidying.Unlock()
 	found := r.tryAgain(ctx, t)
 	strays, err := r.strays(t)
-	return append(found, strays...), err
+	logs, lerr := r.tidyUnsaved(t)
+	return slices.Concat(found, strays, logs), errors.Join(err, lerr)
 }
 
 // tryAgain repeats the clean-ups that failed.
@@ -168,7 +172,7 @@ func (r *Runner) tryAgain(ctx context.Context, t Tidy) []Leftover {
 // strays looks for folders that nobody names.
 func (r *Runner) strays(t Tidy) ([]Leftover, error) {
 	spaces, err := names(r.cfg.Workspaces)
-	logs, lerr := r.epochLogs()
+	logs, lerr := r.epochLogs(func(name string) bool { _, err := strconv.ParseUint(name, 10, 64); return err == nil })
 	if err = errors.Join(err, lerr); err != nil {
 		return nil, err
 	}
@@ -220,7 +224,7 @@ func (r *Runner) strays(t Tidy) ([]Leftover, error) {
 // remove removes a folder of a leftover.
 func (f *Leftover) remove(dir string) {
 	err := removeWorkspace(dir)
-	if err == nil && f.What == LeftSpool {
+	if err == nil && (f.What == LeftSpool || f.What == LeftLog) {
 		err = removeEmpty(filepath.Dir(dir))
 	}
 	if err != nil {
@@ -272,8 +276,9 @@ func namesOf(dir string, which func(os.DirEntry) bool) ([]string, error) {
 	return out, nil
 }
 
-// epochLogs lists the folders of logs, as attempt/epoch. A file beside them is no log.
-func (r *Runner) epochLogs() ([]string, error) {
+// epochLogs lists the folders of logs with such names, as attempt/name. A file beside them is
+// no log.
+func (r *Runner) epochLogs(which func(name string) bool) ([]string, error) {
 	attempts, err := namesOf(r.cfg.Spool, os.DirEntry.IsDir)
 	if err != nil {
 		return nil, err
@@ -288,7 +293,7 @@ func (r *Runner) epochLogs() ([]string, error) {
 			return nil, err
 		}
 		for _, e := range epochs {
-			if _, err := strconv.ParseUint(e, 10, 64); err == nil {
+			if which(e) {
 				out = append(out, filepath.Join(a, e))
 			}
 		}

@@ -1,0 +1,166 @@
+//go:build linux
+
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/node/runner/spool"
+)
+
+// fullStore is a store that takes nothing while it is full.
+type fullStore struct {
+	cas.Store
+	full atomic.Bool
+}
+
+func (s *fullStore) Put(ctx context.Context, r io.Reader, o cas.PutOptions) (cas.Ref, error) {
+	if s.full.Load() {
+		return cas.Ref{}, forgeyard.Errorf("put", forgeyard.NoSpace, "the store is full")
+	}
+	return s.Store.Put(ctx, r, o)
+}
+
+// crashed leaves what a killed process leaves: a log that is spooled, and the record of its epoch.
+func (b *bench) crashed(text string) forgeyard.Authority {
+	b.t.Helper()
+	authority := task(spec("true")).Authority
+	s, err := spool.Open(spool.Config{Dir: filepath.Join(b.dir, "spool", string(authority.Attempt), "1"), Epoch: authority.Fence.Epoch, Clock: clock.System()})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := s.Append(b.t.Context(), spool.Stdout, 1, []byte(text)); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		b.t.Fatal(err)
+	}
+	raw, err := json.Marshal(state{Version: stateVersion, Authority: authority})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, "agent", epochName(authority)+stateSuffix), raw, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	return authority
+}
+
+func words(t *testing.T, s *spool.Spool) (text string) {
+	t.Helper()
+	for f, err := range s.Tail(t.Context(), 0, false) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(f.Bytes)
+	}
+	return text
+}
+
+// A log that could not be saved after a crash is saved as soon as the store takes it.
+func TestLogIsSavedAgain(t *testing.T) {
+	var st *fullStore
+	b := newBench(t, func(c *Config) { st = &fullStore{Store: c.Store}; c.Store = st })
+	b.crashed("what it said last\n")
+	st.full.Store(true)
+	got := b.r.Recover(t.Context())
+	if len(got) != 1 || got[0].Err == nil || got[0].Alive || !got[0].Unsaved {
+		t.Fatalf("%+v", got)
+	}
+	if err := b.r.SaveAgain(t.Context(), &got[0]); forgeyard.KindOf(err) != forgeyard.NoSpace || !got[0].Unsaved {
+		t.Fatalf("%v %+v", err, got[0])
+	}
+	st.full.Store(false)
+	if err := b.r.SaveAgain(t.Context(), &got[0]); err != nil || got[0].Unsaved || len(got[0].Log) != 1 || got[0].LastLogSeq != 1 {
+		t.Fatalf("%v %+v", err, got[0])
+	}
+	if !strings.Contains(b.get(got[0].Log[0].Digest), "what it said last") {
+		t.Error("another log was saved")
+	}
+	if err := b.r.Forget(got[0].Authority); err != nil {
+		t.Fatal(err)
+	}
+	b.tidy(Tidy{Logs: time.Hour})
+	b.empty("spool")
+	b.empty("agent")
+}
+
+// One that is not saved when its epoch is given back stays for people to read: no look at
+// leftovers takes it, nor another start, until its time is over.
+func TestUnsavedLogStays(t *testing.T) {
+	for name, giveBack := range map[string]func(*bench, forgeyard.Authority) error{
+		"before the next look": func(b *bench, a forgeyard.Authority) error { return b.r.Forget(a) },
+		"after it":             func(*bench, forgeyard.Authority) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var st *fullStore
+			clk := clock.NewManual(time.Now())
+			b := newBench(t, func(c *Config) { st = &fullStore{Store: c.Store}; c.Store, c.Clock = st, wallOf{c.Clock, clk} })
+			a := b.crashed("what it said last\n")
+			st.full.Store(true)
+			if got := b.r.Recover(t.Context()); len(got) != 1 || !got[0].Unsaved {
+				t.Fatalf("%+v", got)
+			}
+			if err := giveBack(b, a); err != nil {
+				t.Fatal(err)
+			}
+			b.tidy(Tidy{Logs: time.Hour})
+			b.empty("agent")
+			st.full.Store(false)
+			if again := b.r.Recover(t.Context()); len(again) != 0 {
+				t.Errorf("%+v", again)
+			}
+			b.tidy(Tidy{Logs: time.Hour})
+			s, err := b.r.UnsavedLog(a.Attempt, a.Fence.Epoch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if got := words(t, s); got != "what it said last\n" {
+				t.Errorf("%q", got)
+			}
+			if l, err := b.r.Unsaved(); err != nil || len(l) != 1 || l[0].What != LeftLog || l[0].Name != string(a.Attempt)+"/1" {
+				t.Errorf("%+v %v", l, err)
+			}
+			clk.Advance(2 * time.Hour)
+			b.tidy(Tidy{Logs: time.Hour})
+			b.empty("spool")
+			if _, err := b.r.UnsavedLog(a.Attempt, a.Fence.Epoch); forgeyard.KindOf(err) != forgeyard.NotFound {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// So does the end of a log that the store did not take when its work ended.
+func TestUnsavedEndStays(t *testing.T) {
+	var st *fullStore
+	b := newBench(t, func(c *Config) { st = &fullStore{Store: c.Store}; c.Store = st })
+	st.full.Store(true)
+	sp := spec("echo last words")
+	sp.Timeouts.Upload = time.Second
+	_, _, a := b.run(sp)
+	if err := a.Finish(false); err != nil {
+		t.Fatal(err)
+	}
+	b.empty("agent")
+	b.empty("workspaces")
+	s, err := b.r.UnsavedLog(a.task.Authority.Attempt, a.task.Authority.Fence.Epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if got := words(t, s); !strings.Contains(got, "last words") {
+		t.Errorf("%q", got)
+	}
+}
