@@ -21,8 +21,9 @@ type attemptMetrics struct {
 	cpu, memory                         prometheus.Gauge
 
 	// Owned by the upkeep.
-	last map[int]executor.Use // by main process
-	at   forgeyard.Instant
+	last  map[int]executor.Use // by main process
+	at    forgeyard.Instant
+	cores float64 // that were busy, over the last look
 }
 
 func newAttemptMetrics(r *prometheus.Registry) *attemptMetrics {
@@ -98,7 +99,8 @@ func (m *attemptMetrics) sampled(use map[int]executor.Use, now forgeyard.Instant
 		memory += u.Memory
 	}
 	if since := now.Sub(m.at); m.at != 0 && since > 0 {
-		m.cpu.Set(cpu.Seconds() / since.Seconds())
+		m.cores = cpu.Seconds() / since.Seconds()
+		m.cpu.Set(m.cores)
 	}
 	m.memory.Set(float64(memory))
 	m.last, m.at = use, now

@@ -52,11 +52,11 @@ func (n *Node) signFromWire(m *forgeyardv1.RenewRequest, batch []controllers.Ren
 const maxWord = 40
 
 func resourcesToWire(t controllers.Taken) *forgeyardv1.Heartbeat_Resources {
-	return &forgeyardv1.Heartbeat_Resources{Jobs: int32(t.Jobs), MilliCpu: t.MilliCPU, Memory: t.Memory, Disk: t.Disk, DiskFree: t.DiskFree}
+	return &forgeyardv1.Heartbeat_Resources{Jobs: int32(t.Jobs), MilliCpu: t.MilliCPU, Memory: t.Memory, Disk: t.Disk, DiskFree: t.DiskFree, MilliCpuWithheld: t.Withheld}
 }
 
 func resourcesFromWire(w *forgeyardv1.Heartbeat_Resources) controllers.Taken {
-	return controllers.Taken{Jobs: int(w.GetJobs()), MilliCPU: w.GetMilliCpu(), Memory: w.GetMemory(), Disk: w.GetDisk(), DiskFree: w.GetDiskFree()}
+	return controllers.Taken{Jobs: int(w.GetJobs()), MilliCPU: w.GetMilliCpu(), Memory: w.GetMemory(), Disk: w.GetDisk(), DiskFree: w.GetDiskFree(), Withheld: w.GetMilliCpuWithheld()}
 }
 
 // heartbeatToWire is the last heartbeat of a runner for people.

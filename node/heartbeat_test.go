@@ -55,7 +55,7 @@ func TestHeartbeatTravels(t *testing.T) {
 	a := []forgeyard.Authority{{Job: "j1", Attempt: "a1", Lease: "l1", Fence: forgeyard.Fence{Epoch: 3}}, {Job: "j2", Attempt: "a2", Lease: "l2"}}
 	s := controllers.Sign{
 		Session: "S", Pressure: "disk", Refusing: []string{"pressure"}, State: "online", Caps: forgeyard.Digest{1}, Sent: 5,
-		Taken:    controllers.Taken{Jobs: 2, MilliCPU: 3, Memory: 4, Disk: 5, DiskFree: 6},
+		Taken:    controllers.Taken{Jobs: 2, MilliCPU: 3, Memory: 4, Disk: 5, DiskFree: 6, Withheld: 7},
 		Attempts: []controllers.Attempt{{Authority: a[0], Phase: job.PhaseRunning, LastLog: 17}, {Authority: a[1], Phase: job.PhaseAccepted}},
 	}
 	batch := []controllers.Renewal{{Authority: a[0]}, {Authority: a[1]}}

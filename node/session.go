@@ -378,6 +378,7 @@ func (n *Node) heartbeat(ctx context.Context, batch []forgeyard.Authority) contr
 		Session: n.session, Pressure: n.pressure(), Refusing: n.refusingWords(), Facts: n.facts(ctx), State: string(n.State()), Sent: forgeyard.WallOf(n.clock.Wall()),
 		Caps: capsDigest(n.capsNow()), Attempts: n.local.attempts(batch), Taken: n.local.taken(),
 	}
+	s.Taken.Withheld = n.withheld()
 	if free, err := n.platform().Free(n.dir.path); err == nil {
 		s.Taken.DiskFree = free
 	}

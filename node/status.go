@@ -109,6 +109,7 @@ func (n *Node) Status(ctx context.Context) *forgeyardv1.NodeStatus {
 	for _, r := range why {
 		v.Reasons = append(v.Reasons, &forgeyardv1.NodeStatus_Reason{Word: string(r.Word), Detail: r.Detail})
 	}
+	v.Withheld = n.showWithheld()
 	n.mu.Lock()
 	v.Addresses = &forgeyardv1.NodeStatus_Addresses{Mesh: n.mesh.Addrs(), Gossip: n.gossip.Addr(), Http: n.servers.http, Control: n.servers.control, CacheApi: n.servers.cache}
 	n.mu.Unlock()

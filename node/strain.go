@@ -5,25 +5,33 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/node/pressure"
 )
 
 // strain is what the machine felt when it was asked last.
 type strain struct {
-	sample pressure.Sample
-	level  pressure.Level
+	sample   pressure.Sample
+	level    pressure.Level
+	withheld int64 // thousandths of a core
+	at       forgeyard.Instant
 }
 
 // feel asks the machine. Only the upkeep calls it.
 func (n *Node) feel() {
-	s := n.platform().Strain()
-	was := pressure.Normal
-	if old := n.strain.Load(); old != nil {
+	s, at := n.platform().Strain(), n.clock.Now()
+	was, kept := pressure.Normal, int64(0)
+	old := n.strain.Load()
+	if old != nil {
 		was = old.level
+		kept = pressure.Withhold(old.withheld, s, n.load(s, old, at))
 	}
 	now := was.Next(s)
-	n.strain.Store(&strain{s, now})
+	n.strain.Store(&strain{s, now, kept, at})
+	if old != nil && (kept == 0) != (old.withheld == 0) {
+		n.log.Info("cores are withheld from new work, or no more", "withheld", float64(kept)/1000, "cpu_stall_percent", s.CPU)
+	}
 	switch {
 	case now == was:
 	case now == pressure.Normal:
@@ -31,6 +39,36 @@ func (n *Node) feel() {
 	default:
 		n.log.Warn("no new work is taken", "pressure", string(now), "why", now.Why(), "memory_stall_percent", s.Memory)
 	}
+}
+
+// load is who has used the processors since the last look.
+func (n *Node) load(s pressure.Sample, old *strain, at forgeyard.Instant) pressure.Load {
+	l := pressure.Load{Jobs: int64(1000 * n.metrics.attempts.cores), Spare: int64(n.settings().Limits.Reserve.CPU)}
+	if c := n.caps.Load(); c != nil {
+		l.Offered = c.MilliCPU
+	}
+	if t, err := n.platform().Discover(n.dir.path); err == nil {
+		l.Spare = max(l.Spare, t.MilliCPU-l.Offered)
+	}
+	l.Busy, _ = s.Since(old.sample, at.Sub(old.at)) // not known: nobody else uses them
+	return l
+}
+
+// withheld is how many thousandths of a core new work does not get now.
+func (n *Node) withheld() int64 {
+	if s := n.strain.Load(); s != nil {
+		return s.withheld
+	}
+	return 0
+}
+
+// showWithheld says it for people; nil while nothing is withheld.
+func (n *Node) showWithheld() *forgeyardv1.NodeStatus_Withheld {
+	s := n.strain.Load()
+	if s == nil || s.withheld == 0 {
+		return nil
+	}
+	return &forgeyardv1.NodeStatus_Withheld{MilliCpu: s.withheld, Why: fmt.Sprintf("other programs use them, and work waited for a core %.0f %% of the last 10 s", s.sample.CPU)}
 }
 
 // checkPressure says what the machine feels.
@@ -48,6 +86,9 @@ func (n *Node) checkPressure() *forgeyardv1.Health_Check {
 		}
 	default:
 		c.Detail = fmt.Sprintf("waited for in the last 10 s: memory %.0f %%, disk %.0f %% by all work, a core %.0f %% by some", s.sample.Memory, s.sample.IO, s.sample.CPU)
+		if s.withheld > 0 {
+			c.Detail += fmt.Sprintf("; %.1f cores are withheld from new work, since other programs use them", float64(s.withheld)/1000)
+		}
 	}
 	return c
 }
@@ -69,6 +110,9 @@ func (n *Node) strainMetrics(r *prometheus.Registry) {
 			return 0
 		}))
 	}
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "forgeyard", Name: "agent_cpu_withheld", Help: "Cores that new work does not get while other programs use them.",
+	}, func() float64 { return float64(n.withheld()) / 1000 }))
 	for _, l := range []pressure.Level{pressure.Memory, pressure.Thermal, pressure.Critical} {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "forgeyard", Name: "agent_pressure", Help: pressureHelp, ConstLabels: prometheus.Labels{"of": string(l)},

@@ -1,10 +1,14 @@
 package node
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
@@ -16,10 +20,17 @@ import (
 type stalls struct {
 	native
 	memory *atomic.Int64
+	others *atomic.Int64 // cores that other programs keep busy; nil: not told
+	since  time.Time
 }
 
 func (s stalls) Strain() pressure.Sample {
-	return pressure.Sample{HasStall: true, CPU: 99, Memory: float64(s.memory.Load())}
+	p := pressure.Sample{HasStall: true, CPU: 99, Memory: float64(s.memory.Load())}
+	if s.others != nil {
+		p.CPU = 10 * float64(min(9, s.others.Load()))
+		p.Busy = time.Hour + time.Duration(s.others.Load())*time.Since(s.since)
+	}
+	return p
 }
 
 // RA-130, RA-131: while all work on a machine waits for memory it takes no more, says so to
@@ -60,5 +71,59 @@ func TestPressureTakesTheNodeOut(t *testing.T) {
 	p.waitDone(id)
 	if c := p.node.checkPressure(); c.Status != checkOK {
 		t.Errorf("%+v", c)
+	}
+}
+
+// RA-128, RA-131: while other programs use the machine's cores the node offers less, says so to
+// everybody, keeps what runs, and offers all again by itself.
+func TestCoresAreWithheld(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Init(InitRequest{DataDir: dir, SiteName: "cell", NodeName: "n1", Site: quick(t), Clock: clock.System()}); err != nil {
+		t.Fatal(err)
+	}
+	var stalled, others atomic.Int64
+	p := startNode(t, dir, "n1", func(c *Config) {
+		c.Platform = stalls{memory: &stalled, others: &others, since: time.Now()}
+	})
+	p.wait("the machine was probed", func() bool { return p.node.caps.Load() != nil && p.node.strain.Load() != nil })
+	all := p.node.caps.Load().MilliCPU
+	whole := func(sh string) string {
+		return strings.NewReplacer("echo hello from $FORGEYARD_EPOCH", sh, "; echo made > out.txt", "", "  outputs: [{path: out.txt}]\n", "", "cpu: 0.1", fmt.Sprintf("cpu: %g", float64(all)/1000)).Replace(helloJob)
+	}
+	_, first := p.submit(whole("until [ -e go ]; do sleep 0.05; done"))
+	p.wait("it runs", func() bool { return p.show(first).Status == "running" })
+	others.Store(1000)
+	p.wait("cores are withheld", func() bool { return p.node.withheld() == all/2/100*100 || p.node.withheld() == all/2 })
+	p.wait("the leader heard of it", func() bool {
+		h, err := p.node.Heard(t.Context(), p.node.enrolment.RunnerID)
+		return err == nil && h.Resources.MilliCpuWithheld > 0
+	})
+	s := p.node.Status(t.Context())
+	if w := s.Withheld; w == nil || w.MilliCpu != p.node.withheld() || !strings.Contains(w.Why, "other programs") || len(s.NotTakingWork) > 1 {
+		t.Errorf("%+v, not taking: %v", w, s.NotTakingWork)
+	}
+	if c := p.node.checkPressure(); c.Status != checkOK || !strings.Contains(c.Detail, "withheld from new work") {
+		t.Errorf("%+v", c)
+	}
+	_, second := p.submit(whole("true"))
+	if j := p.show(first); j.Status != "running" || j.Epoch != 1 {
+		t.Errorf("what runs was touched: %v", j)
+	}
+	spaces, err := filepath.Glob(filepath.Join(p.dir, dirWorkspaces, "*", "build"))
+	if err != nil || len(spaces) != 1 {
+		t.Fatalf("%v %v", spaces, err)
+	}
+	if err := os.WriteFile(filepath.Join(spaces[0], "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p.waitDone(first)
+	p.wait("the second waits", func() bool {
+		j := p.show(second)
+		return len(j.Candidates) == 1 && strings.Contains(strings.Join(j.Candidates[0].Reasons, " "), "withheld")
+	})
+	others.Store(0)
+	p.waitDone(second)
+	if s := p.node.Status(t.Context()); s.Withheld != nil {
+		t.Errorf("%+v", s.Withheld)
 	}
 }

@@ -97,6 +97,9 @@ func heartbeatText(p *cli.Page, m *forgeyardv1.Member) {
 	}
 	r := h.Resources
 	p.Fact("taken", "%d leases: %.1f cores, %s of memory, %s of disk; %s of its disk are free", r.GetJobs(), float64(r.GetMilliCpu())/1000, cli.Size(r.GetMemory()), cli.Size(r.GetDisk()), cli.Size(r.GetDiskFree()))
+	if w := r.GetMilliCpuWithheld(); w > 0 {
+		p.Fact("withheld", "%.1f cores from new work, while other programs use them", float64(w)/1000)
+	}
 	if c := m.Capabilities; c != nil && h.CapabilityDigest != "" && c.Digest != h.CapabilityDigest {
 		p.Fact("changed", "the machine is no longer what it registered: %s", h.CapabilityDigest)
 	}

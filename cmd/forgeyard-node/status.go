@@ -59,6 +59,9 @@ func nodeStatus(p *cli.Page, s *forgeyardv1.NodeStatus) {
 	for _, r := range s.Reasons {
 		p.Fact("work", "takes none: %s: %s", r.Word, r.Detail)
 	}
+	if w := s.Withheld; w != nil {
+		p.Fact("cores", "%.1f are withheld from new work: %s", float64(w.MilliCpu)/1000, w.Why)
+	}
 	if u := s.Cas; u != nil {
 		p.Fact("store", "%s in %d objects, %s pinned%s, disk has %s free", cli.Size(u.Bytes), u.Objects, cli.Size(u.Pinned), ofLimit(u.Limit), cli.Size(u.DiskFree))
 	}

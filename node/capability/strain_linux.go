@@ -5,21 +5,51 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node/node/pressure"
 )
 
 // Strain reads what this machine feels. What it does not tell stays unknown.
-func Strain() pressure.Sample { return strain("/proc/pressure", "/sys/class/thermal") }
+func Strain() pressure.Sample { return strain("/proc/pressure", "/sys/class/thermal", "/proc/stat") }
 
-func strain(psi, thermal string) (s pressure.Sample) {
+func strain(psi, thermal, stat string) (s pressure.Sample) {
 	var cpu, mem, io bool
 	s.CPU, cpu = stall(filepath.Join(psi, "cpu"), "some")
 	s.Memory, mem = stall(filepath.Join(psi, "memory"), "full")
 	s.IO, io = stall(filepath.Join(psi, "io"), "full")
 	s.HasStall = cpu && mem && io
 	s.Heat, s.HasHeat = heat(thermal)
+	s.Busy = busy(stat)
 	return s
+}
+
+// tick is the unit of /proc/stat: 1/USER_HZ, the same on all machines.
+const tick = 10 * time.Millisecond
+
+// busy reads what all processors have worked, from a line such as
+// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`. What is stolen is
+// used by others too; guests are in user already. Zero: it cannot be read.
+func busy(file string) (d time.Duration) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	f := strings.Fields(line)
+	if len(f) < 9 || f[0] != "cpu" {
+		return 0
+	}
+	for i, text := range f[1:9] {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 0 {
+			return 0
+		}
+		if idle := i == 3 || i == 4; !idle {
+			d += time.Duration(n) * tick
+		}
+	}
+	return d
 }
 
 // stall reads the share of the last ten seconds, in percent, from a line such as

@@ -4,10 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node/node/pressure"
 )
 
+// RA-130: what a machine says of itself is read as it stands, and what it does not say is not made up.
 func TestStrain(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -25,6 +27,7 @@ func TestStrain(t *testing.T) {
 		"thermal/thermal_zone1/trip_point_1_type": "critical\n",
 		"thermal/thermal_zone1/trip_point_1_temp": "-274000\n",
 		"thermal/thermal_zone2/temp":              "not a number\n",
+		"stat":                                    "cpu  100 20 30 9000 800 4 5 6 70 0\ncpu0 100 20 30 9000 800 4 5 6 70 0\n",
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -34,12 +37,21 @@ func TestStrain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := pressure.Sample{CPU: 98.71, Memory: 21.5, IO: 0.25, HasStall: true, Heat: 4.5, HasHeat: true}
-	if got := strain(filepath.Join(dir, "psi"), filepath.Join(dir, "thermal")); got != want {
+	want := pressure.Sample{CPU: 98.71, Memory: 21.5, IO: 0.25, HasStall: true, Heat: 4.5, HasHeat: true, Busy: 1650 * time.Millisecond}
+	if got := strain(filepath.Join(dir, "psi"), filepath.Join(dir, "thermal"), filepath.Join(dir, "stat")); got != want {
 		t.Errorf("%+v", got)
 	}
-	if got := strain(dir, dir); got != (pressure.Sample{}) {
+	if got := strain(dir, dir, dir); got != (pressure.Sample{}) {
 		t.Errorf("a machine that tells nothing: %+v", got)
+	}
+	for _, text := range []string{"", "cpu 1 2 3\n", "cpu0 1 2 3 4 5 6 7 8\n", "cpu 1 2 3 4 5 6 7 x\n", "cpu 1 2 3 4 5 6 7 -8\n"} {
+		file := filepath.Join(dir, "odd")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := busy(file); got != 0 {
+			t.Errorf("%q gives %s", text, got)
+		}
 	}
 	t.Logf("this machine: %+v", Strain())
 }

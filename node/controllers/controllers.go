@@ -117,6 +117,9 @@ type Taken struct {
 	Memory   int64
 	Disk     int64
 	DiskFree int64
+	// Withheld are thousandths of a core that its machine needs for others: no new work gets
+	// them, and what runs keeps its own.
+	Withheld int64
 }
 
 // Attempt is how far the execution under a lease has come, by its holder's word.

@@ -199,6 +199,34 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
+// Cores that a machine needs for others go to no new work, and are no reason to move what
+// runs; what asks for no core of them is placed.
+func TestWithheldCores(t *testing.T) {
+	r := newRig(t)
+	yes := true
+	r.apply(site.MemberSet{Runner: r.r[1], Disabled: &yes})
+	m, _ := r.s.Members.Get(r.r[0])
+	say := func(withheld int64) {
+		r.in.Mem.Hello(r.r[0], Sign{Session: "S1", At: r.now, Taken: Taken{Withheld: withheld}})
+	}
+	asks := func(milli int64) func(*job.Spec) { return func(s *job.Spec) { s.Resources.MilliCPU = milli } }
+	half := m.Caps.MilliCPU / 2
+	r.submit(asks(half))
+	say(half)
+	r.want("offer to n1")
+	r.obey()
+	id := r.submit(asks(half))
+	r.want("")
+	j, _ := r.s.Jobs.Get(id)
+	if held, all := Explain(r.now, r.in, j); held != "" || !strings.Contains(fmt.Sprint(all[0].Reasons), fmt.Sprintf("%d withheld while others use the machine", half)) {
+		t.Fatalf("%q %+v", held, all)
+	}
+	say(-half) // of one that says what cannot be
+	r.want("offer to n1")
+	say(0)
+	r.want("offer to n1")
+}
+
 // A runner that refused a job does not get it again at once; another does.
 func TestAvoid(t *testing.T) {
 	r := newRig(t)

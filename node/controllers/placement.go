@@ -34,6 +34,7 @@ type Candidate struct {
 type usage struct {
 	cpu, mem, disk int64
 	jobs           int
+	withheld       int64 // of its cores, while others use them
 }
 
 // place offers every job that may start to the best runner that can serve it,
@@ -172,6 +173,8 @@ func (s *stepper) candidates(j site.Job, taken map[forgeyard.RunnerID]usage, dev
 // candidate is a member as one for a job: what keeps it from any, what it lacks for this
 // one, and how it suits.
 func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.Device, down []string) Candidate {
+	sign, _ := s.in.Mem.Runner(m.Runner)
+	u.withheld = max(0, sign.Taken.Withheld)
 	c := Candidate{Runner: m.Runner, Name: m.Name, score: score(m, j, u, devs)}
 	if j.Spec.Node != "" && j.Spec.Node != m.Runner {
 		c.Reasons = append(c.Reasons, "the run is for another node")
@@ -227,6 +230,9 @@ func noRoom(m site.Member, sp job.Spec, u usage) []string {
 		}
 	}
 	over("cpu (thousandths)", 0, sp.Resources.MilliCPU, u.cpu, m.Caps.MilliCPU)
+	if asked := sp.Resources.MilliCPU; u.withheld > 0 && asked+u.cpu <= m.Caps.MilliCPU && asked+u.cpu+u.withheld > m.Caps.MilliCPU {
+		why = append(why, fmt.Sprintf("cpu (thousandths): %d of %d are taken and %d withheld while others use the machine, the job asks for %d", u.cpu, m.Caps.MilliCPU, u.withheld, asked))
+	}
 	over("memory (MiB)", 20, sp.Resources.Memory, u.mem, m.Caps.Memory)
 	over("disk (MiB)", 20, sp.Resources.Disk, u.disk, m.Caps.Disk)
 	if u.jobs >= m.Caps.MaxJobs {
@@ -265,7 +271,7 @@ func score(m site.Member, j site.Job, u usage, devs []devices.Device) int64 {
 		}
 	}
 	if m.Caps.MilliCPU > 0 {
-		n += 1000 * (m.Caps.MilliCPU - u.cpu) / m.Caps.MilliCPU
+		n += 1000 * (m.Caps.MilliCPU - u.cpu - u.withheld) / m.Caps.MilliCPU
 	}
 	return n
 }

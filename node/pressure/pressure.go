@@ -5,8 +5,10 @@
 //
 // Felt is time that was lost: the share of the last ten seconds in which every process that
 // wanted to run waited for memory. Memory that is merely full is caches and does no harm, and
-// a processor that is merely busy is what a runner is for, so neither is pressure here; cores
-// are lent by the reservations.
+// a processor that is merely busy is what a runner is for, so neither is a level here.
+//
+// Cores are lent by the reservations. Those that somebody else uses while work waits for cores
+// are withheld from what is offered, half of it at most, until work waits no more: Withhold.
 //
 // Invariant: a level is left at half of what it was entered at, so that one job more or less
 // does not make a node take and refuse work by turns. What a machine does not tell is no
@@ -14,6 +16,8 @@
 //
 // It reads nothing and refuses nothing; the disk's free space is looked at elsewhere.
 package pressure
+
+import "time"
 
 // Level is what is scarce, in a word that status shows (decision 13).
 type Level string
@@ -36,6 +40,9 @@ type Sample struct {
 	Heat     float64
 	HasHeat  bool
 	HasStall bool // the first three are known
+	// Busy is what all processors have worked since the machine's start, those of jobs among it.
+	// Zero: not known.
+	Busy time.Duration
 }
 
 // Where levels are entered; they are left at half.
@@ -44,6 +51,44 @@ const (
 	criticalAt = 50.0 // nothing gets done but paging
 	heatAt     = 5.0  // degrees before the machine is hot; left at twice that
 )
+
+// Cores are withheld from a stall of so many percent on, and given back at half.
+const coresAt = 50.0
+
+// grain of what is withheld, in thousandths of a core: less is noise.
+const grain = 100
+
+// Load is who kept the processors of a machine busy between two looks, in thousandths of a core.
+type Load struct {
+	Offered int64 // what jobs may use in all
+	Spare   int64 // what they may never use: reserves
+	Busy    int64 // what was used in all
+	Jobs    int64 // of this, by jobs
+}
+
+// Since is what all processors worked on since an earlier sample, in thousandths of a core.
+// False: not known.
+func (s Sample) Since(before Sample, took time.Duration) (int64, bool) {
+	if s.Busy <= 0 || before.Busy <= 0 || s.Busy < before.Busy || took <= 0 {
+		return 0, false
+	}
+	return int64(1000 * float64(s.Busy-before.Busy) / float64(took)), true
+}
+
+// Withhold is how many thousandths of a core are withheld from new work after a sample, if so
+// many were before it. What jobs use themselves is never withheld: a node that is full of its
+// own work is slow for no stranger's sake.
+func Withhold(was int64, s Sample, l Load) int64 {
+	most := max(0, l.Offered/2)
+	switch {
+	case !s.HasStall || s.CPU < coresAt/2:
+		return 0
+	case s.CPU >= coresAt:
+		others := l.Busy - l.Jobs - l.Spare
+		return min(max(0, others/grain*grain), most)
+	}
+	return min(was, most)
+}
 
 // Next is the level after a sample. The worst counts.
 func (l Level) Next(s Sample) Level {

@@ -268,7 +268,8 @@ type NodeStatus struct {
 	Pid            int64                       `protobuf:"varint,22,opt,name=pid,proto3" json:"pid,omitempty"`
 	Link           *NodeStatus_Link            `protobuf:"bytes,23,opt,name=link,proto3" json:"link,omitempty"`
 	Backlog        *NodeStatus_Backlog         `protobuf:"bytes,24,opt,name=backlog,proto3" json:"backlog,omitempty"`
-	Reasons        []*NodeStatus_Reason        `protobuf:"bytes,25,rep,name=reasons,proto3" json:"reasons,omitempty"` // the same as not_taking_work, with what is the matter
+	Reasons        []*NodeStatus_Reason        `protobuf:"bytes,25,rep,name=reasons,proto3" json:"reasons,omitempty"`   // the same as not_taking_work, with what is the matter
+	Withheld       *NodeStatus_Withheld        `protobuf:"bytes,26,opt,name=withheld,proto3" json:"withheld,omitempty"` // absent: nothing is
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -474,6 +475,13 @@ func (x *NodeStatus) GetBacklog() *NodeStatus_Backlog {
 func (x *NodeStatus) GetReasons() []*NodeStatus_Reason {
 	if x != nil {
 		return x.Reasons
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetWithheld() *NodeStatus_Withheld {
+	if x != nil {
+		return x.Withheld
 	}
 	return nil
 }
@@ -6709,6 +6717,59 @@ func (x *RevokeLeaseRequest) GetSecurity() bool {
 	return false
 }
 
+// Withheld is what new work does not get of what is offered, while others use it.
+type NodeStatus_Withheld struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MilliCpu      int64                  `protobuf:"varint,1,opt,name=milli_cpu,json=milliCpu,proto3" json:"milli_cpu,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeStatus_Withheld) Reset() {
+	*x = NodeStatus_Withheld{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeStatus_Withheld) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeStatus_Withheld) ProtoMessage() {}
+
+func (x *NodeStatus_Withheld) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeStatus_Withheld.ProtoReflect.Descriptor instead.
+func (*NodeStatus_Withheld) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 0}
+}
+
+func (x *NodeStatus_Withheld) GetMilliCpu() int64 {
+	if x != nil {
+		return x.MilliCpu
+	}
+	return 0
+}
+
+func (x *NodeStatus_Withheld) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // Reason says why no work is taken, or less.
 type NodeStatus_Reason struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6720,7 +6781,7 @@ type NodeStatus_Reason struct {
 
 func (x *NodeStatus_Reason) Reset() {
 	*x = NodeStatus_Reason{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6732,7 +6793,7 @@ func (x *NodeStatus_Reason) String() string {
 func (*NodeStatus_Reason) ProtoMessage() {}
 
 func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6745,7 +6806,7 @@ func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Reason.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Reason) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 1}
 }
 
 func (x *NodeStatus_Reason) GetWord() string {
@@ -6781,7 +6842,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6793,7 +6854,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6806,7 +6867,7 @@ func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Link.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Link) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 1}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 2}
 }
 
 func (x *NodeStatus_Link) GetState() string {
@@ -6890,7 +6951,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6902,7 +6963,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6915,7 +6976,7 @@ func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Backlog.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Backlog) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 2}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 3}
 }
 
 func (x *NodeStatus_Backlog) GetResults() int64 {
@@ -6947,7 +7008,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6959,7 +7020,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6972,7 +7033,7 @@ func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_ActiveAttempt.ProtoReflect.Descriptor instead.
 func (*NodeStatus_ActiveAttempt) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 3}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 4}
 }
 
 func (x *NodeStatus_ActiveAttempt) GetJobId() string {
@@ -7037,7 +7098,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7049,7 +7110,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7062,7 +7123,7 @@ func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_CasUsage.ProtoReflect.Descriptor instead.
 func (*NodeStatus_CasUsage) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 4}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 5}
 }
 
 func (x *NodeStatus_CasUsage) GetBytes() int64 {
@@ -7113,7 +7174,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7125,7 +7186,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7138,7 +7199,7 @@ func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Addresses.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Addresses) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 5}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 6}
 }
 
 func (x *NodeStatus_Addresses) GetMesh() []string {
@@ -7188,7 +7249,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7200,7 +7261,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7255,7 +7316,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7267,7 +7328,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7314,7 +7375,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7326,7 +7387,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7369,7 +7430,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7381,7 +7442,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7444,7 +7505,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7456,7 +7517,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7517,7 +7578,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x03due\x18\x04 \x01(\bR\x03due\x12\x18\n" +
 	"\aremoved\x18\x05 \x01(\bR\aremoved\x12\x10\n" +
 	"\x03why\x18\x06 \x01(\tR\x03why\"\x13\n" +
-	"\x11NodeStatusRequest\"\xe9\x0e\n" +
+	"\x11NodeStatusRequest\"\xe3\x0f\n" +
 	"\n" +
 	"NodeStatus\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x1d\n" +
@@ -7547,7 +7608,11 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x03pid\x18\x16 \x01(\x03R\x03pid\x121\n" +
 	"\x04link\x18\x17 \x01(\v2\x1d.forgeyard.v1.NodeStatus.LinkR\x04link\x12:\n" +
 	"\abacklog\x18\x18 \x01(\v2 .forgeyard.v1.NodeStatus.BacklogR\abacklog\x129\n" +
-	"\areasons\x18\x19 \x03(\v2\x1f.forgeyard.v1.NodeStatus.ReasonR\areasons\x1a4\n" +
+	"\areasons\x18\x19 \x03(\v2\x1f.forgeyard.v1.NodeStatus.ReasonR\areasons\x12=\n" +
+	"\bwithheld\x18\x1a \x01(\v2!.forgeyard.v1.NodeStatus.WithheldR\bwithheld\x1a9\n" +
+	"\bWithheld\x12\x1b\n" +
+	"\tmilli_cpu\x18\x01 \x01(\x03R\bmilliCpu\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x1a4\n" +
 	"\x06Reason\x12\x12\n" +
 	"\x04word\x18\x01 \x01(\tR\x04word\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x1a\x96\x02\n" +
@@ -8122,7 +8187,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 126)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 127)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*CleanupRequest)(nil),           // 0: forgeyard.v1.CleanupRequest
 	(*CleanupResponse)(nil),          // 1: forgeyard.v1.CleanupResponse
@@ -8238,216 +8303,218 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*ListLeasesRequest)(nil),        // 111: forgeyard.v1.ListLeasesRequest
 	(*ListLeasesResponse)(nil),       // 112: forgeyard.v1.ListLeasesResponse
 	(*RevokeLeaseRequest)(nil),       // 113: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Reason)(nil),        // 114: forgeyard.v1.NodeStatus.Reason
-	(*NodeStatus_Link)(nil),          // 115: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 116: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 117: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 118: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 119: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 120: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 121: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 122: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 123: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 124: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 125: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*durationpb.Duration)(nil),      // 126: google.protobuf.Duration
-	(*Capabilities)(nil),             // 127: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 128: google.protobuf.Timestamp
-	(*Member)(nil),                   // 129: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 130: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 131: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 132: forgeyard.v1.Job
-	(*Run)(nil),                      // 133: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 134: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 135: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 136: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 137: forgeyard.v1.RunEvent
+	(*NodeStatus_Withheld)(nil),      // 114: forgeyard.v1.NodeStatus.Withheld
+	(*NodeStatus_Reason)(nil),        // 115: forgeyard.v1.NodeStatus.Reason
+	(*NodeStatus_Link)(nil),          // 116: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 117: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 118: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 119: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 120: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 121: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 122: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 123: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 124: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 125: forgeyard.v1.SiteStatus.DeviceCounts
+	nil,                              // 126: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*durationpb.Duration)(nil),      // 127: google.protobuf.Duration
+	(*Capabilities)(nil),             // 128: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 129: google.protobuf.Timestamp
+	(*Member)(nil),                   // 130: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 131: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 132: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 133: forgeyard.v1.Job
+	(*Run)(nil),                      // 134: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 135: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 136: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 137: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 138: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	2,   // 0: forgeyard.v1.CleanupResponse.found:type_name -> forgeyard.v1.Leftover
-	126, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
-	117, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	118, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	127, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
+	118, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	119, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	5,   // 4: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	119, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	127, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	128, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	115, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	116, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	114, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
-	120, // 11: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	126, // 12: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
-	5,   // 13: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
-	12,  // 14: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	17,  // 15: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	128, // 16: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	128, // 17: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	121, // 18: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	122, // 19: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	129, // 20: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	130, // 21: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	131, // 22: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	123, // 23: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	124, // 24: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	128, // 25: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	129, // 26: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	128, // 27: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	126, // 28: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	128, // 29: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	31,  // 30: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
-	12,  // 31: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	129, // 32: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	132, // 33: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	133, // 34: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	56,  // 35: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	57,  // 36: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	57,  // 37: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	128, // 38: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	128, // 39: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	128, // 40: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	69,  // 41: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	128, // 42: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	126, // 43: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	134, // 44: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	88,  // 45: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	126, // 46: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	93,  // 47: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	95,  // 48: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	88,  // 49: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	128, // 50: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	135, // 51: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	125, // 52: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	126, // 53: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	130, // 54: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	131, // 55: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	128, // 56: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	128, // 57: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	128, // 58: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	128, // 59: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	128, // 60: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	110, // 61: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	126, // 62: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	126, // 63: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	126, // 64: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	3,   // 65: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	6,   // 66: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	8,   // 67: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	10,  // 68: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	0,   // 69: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
-	24,  // 70: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	26,  // 71: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	28,  // 72: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	30,  // 73: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	32,  // 74: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	34,  // 75: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	13,  // 76: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
-	15,  // 77: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
-	18,  // 78: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
-	36,  // 79: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	38,  // 80: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	40,  // 81: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	20,  // 82: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	22,  // 83: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	42,  // 84: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	44,  // 85: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	46,  // 86: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	47,  // 87: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	48,  // 88: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	111, // 89: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	113, // 90: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	50,  // 91: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	52,  // 92: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	53,  // 93: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	60,  // 94: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	65,  // 95: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	62,  // 96: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	64,  // 97: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	67,  // 98: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	70,  // 99: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	72,  // 100: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	74,  // 101: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	76,  // 102: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	77,  // 103: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	54,  // 104: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	58,  // 105: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	80,  // 106: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	82,  // 107: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	84,  // 108: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	86,  // 109: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	89,  // 110: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	91,  // 111: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	94,  // 112: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	96,  // 113: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	98,  // 114: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	100, // 115: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	102, // 116: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	104, // 117: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	105, // 118: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	107, // 119: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	108, // 120: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	109, // 121: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	4,   // 122: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	7,   // 123: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	9,   // 124: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	11,  // 125: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	1,   // 126: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
-	25,  // 127: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	27,  // 128: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	29,  // 129: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	31,  // 130: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	33,  // 131: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	35,  // 132: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	14,  // 133: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	16,  // 134: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	19,  // 135: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	37,  // 136: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	39,  // 137: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	41,  // 138: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	21,  // 139: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	23,  // 140: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	43,  // 141: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	45,  // 142: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	132, // 143: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	136, // 144: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	49,  // 145: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	112, // 146: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	110, // 147: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	51,  // 148: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	133, // 149: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	137, // 150: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	61,  // 151: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	66,  // 152: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	63,  // 153: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	61,  // 154: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	68,  // 155: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	71,  // 156: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	73,  // 157: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	75,  // 158: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	79,  // 159: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	78,  // 160: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	55,  // 161: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	59,  // 162: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	81,  // 163: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	83,  // 164: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	85,  // 165: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	87,  // 166: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	90,  // 167: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	92,  // 168: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	95,  // 169: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	97,  // 170: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	99,  // 171: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	101, // 172: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	103, // 173: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	104, // 174: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	106, // 175: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	106, // 176: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	106, // 177: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	106, // 178: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	122, // [122:179] is the sub-list for method output_type
-	65,  // [65:122] is the sub-list for method input_type
-	65,  // [65:65] is the sub-list for extension type_name
-	65,  // [65:65] is the sub-list for extension extendee
-	0,   // [0:65] is the sub-list for field type_name
+	120, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	128, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	129, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	116, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	117, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	115, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
+	114, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
+	121, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	127, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	5,   // 14: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
+	12,  // 15: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
+	17,  // 16: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
+	129, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	129, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	122, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	123, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	130, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	131, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	132, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	124, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	125, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	129, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	130, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	129, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	127, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	129, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	31,  // 31: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
+	12,  // 32: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
+	130, // 33: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	133, // 34: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	134, // 35: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	56,  // 36: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	57,  // 37: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	57,  // 38: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	129, // 39: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	129, // 40: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	129, // 41: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	69,  // 42: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	129, // 43: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	127, // 44: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	135, // 45: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	88,  // 46: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	127, // 47: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	93,  // 48: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	95,  // 49: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	88,  // 50: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	129, // 51: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	136, // 52: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	126, // 53: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	127, // 54: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	131, // 55: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	132, // 56: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	129, // 57: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	129, // 58: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	129, // 59: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	129, // 60: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	129, // 61: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	110, // 62: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	127, // 63: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	127, // 64: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	127, // 65: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	3,   // 66: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	6,   // 67: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	8,   // 68: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	10,  // 69: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	0,   // 70: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
+	24,  // 71: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	26,  // 72: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	28,  // 73: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	30,  // 74: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	32,  // 75: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	34,  // 76: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	13,  // 77: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
+	15,  // 78: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
+	18,  // 79: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
+	36,  // 80: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	38,  // 81: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	40,  // 82: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	20,  // 83: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	22,  // 84: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	42,  // 85: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	44,  // 86: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	46,  // 87: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	47,  // 88: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	48,  // 89: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	111, // 90: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	113, // 91: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	50,  // 92: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	52,  // 93: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	53,  // 94: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	60,  // 95: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	65,  // 96: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	62,  // 97: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	64,  // 98: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	67,  // 99: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	70,  // 100: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	72,  // 101: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	74,  // 102: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	76,  // 103: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	77,  // 104: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	54,  // 105: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	58,  // 106: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	80,  // 107: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	82,  // 108: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	84,  // 109: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	86,  // 110: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	89,  // 111: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	91,  // 112: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	94,  // 113: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	96,  // 114: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	98,  // 115: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	100, // 116: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	102, // 117: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	104, // 118: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	105, // 119: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	107, // 120: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	108, // 121: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	109, // 122: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	4,   // 123: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	7,   // 124: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	9,   // 125: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	11,  // 126: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	1,   // 127: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
+	25,  // 128: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	27,  // 129: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	29,  // 130: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	31,  // 131: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	33,  // 132: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	35,  // 133: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	14,  // 134: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	16,  // 135: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	19,  // 136: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	37,  // 137: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	39,  // 138: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	41,  // 139: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	21,  // 140: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	23,  // 141: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	43,  // 142: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	45,  // 143: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	133, // 144: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	137, // 145: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	49,  // 146: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	112, // 147: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	110, // 148: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	51,  // 149: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	134, // 150: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	138, // 151: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	61,  // 152: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	66,  // 153: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	63,  // 154: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	61,  // 155: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	68,  // 156: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	71,  // 157: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	73,  // 158: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	75,  // 159: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	79,  // 160: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	78,  // 161: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	55,  // 162: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	59,  // 163: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	81,  // 164: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	83,  // 165: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	85,  // 166: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	87,  // 167: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	90,  // 168: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	92,  // 169: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	95,  // 170: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	97,  // 171: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	99,  // 172: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	101, // 173: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	103, // 174: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	104, // 175: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	106, // 176: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	106, // 177: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	106, // 178: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	106, // 179: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	123, // [123:180] is the sub-list for method output_type
+	66,  // [66:123] is the sub-list for method input_type
+	66,  // [66:66] is the sub-list for extension type_name
+	66,  // [66:66] is the sub-list for extension extendee
+	0,   // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -8462,7 +8529,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   126,
+			NumMessages:   127,
 			NumExtensions: 0,
 			NumServices:   9,
 		},

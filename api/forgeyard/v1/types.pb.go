@@ -2268,14 +2268,15 @@ func (x *Heartbeat_Attempt) GetLastLogSeq() uint64 {
 
 // Resources are what its leases take, and what its disk has free.
 type Heartbeat_Resources struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Jobs          int32                  `protobuf:"varint,1,opt,name=jobs,proto3" json:"jobs,omitempty"`
-	MilliCpu      int64                  `protobuf:"varint,2,opt,name=milli_cpu,json=milliCpu,proto3" json:"milli_cpu,omitempty"`
-	Memory        int64                  `protobuf:"varint,3,opt,name=memory,proto3" json:"memory,omitempty"`
-	Disk          int64                  `protobuf:"varint,4,opt,name=disk,proto3" json:"disk,omitempty"`
-	DiskFree      int64                  `protobuf:"varint,5,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Jobs             int32                  `protobuf:"varint,1,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	MilliCpu         int64                  `protobuf:"varint,2,opt,name=milli_cpu,json=milliCpu,proto3" json:"milli_cpu,omitempty"`
+	Memory           int64                  `protobuf:"varint,3,opt,name=memory,proto3" json:"memory,omitempty"`
+	Disk             int64                  `protobuf:"varint,4,opt,name=disk,proto3" json:"disk,omitempty"`
+	DiskFree         int64                  `protobuf:"varint,5,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
+	MilliCpuWithheld int64                  `protobuf:"varint,6,opt,name=milli_cpu_withheld,json=milliCpuWithheld,proto3" json:"milli_cpu_withheld,omitempty"` // of its cores, from new work, while others use them
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Heartbeat_Resources) Reset() {
@@ -2339,6 +2340,13 @@ func (x *Heartbeat_Resources) GetDisk() int64 {
 func (x *Heartbeat_Resources) GetDiskFree() int64 {
 	if x != nil {
 		return x.DiskFree
+	}
+	return 0
+}
+
+func (x *Heartbeat_Resources) GetMilliCpuWithheld() int64 {
+	if x != nil {
+		return x.MilliCpuWithheld
 	}
 	return 0
 }
@@ -3211,7 +3219,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\awaiting\x18\x14 \x01(\bR\awaiting\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe5\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x06\n" +
 	"\tHeartbeat\x12+\n" +
 	"\x03ago\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x03ago\x12.\n" +
 	"\x04sent\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04sent\x12\x1d\n" +
@@ -3234,13 +3242,14 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05phase\x18\x05 \x01(\tR\x05phase\x12 \n" +
 	"\flast_log_seq\x18\x06 \x01(\x04R\n" +
-	"lastLogSeq\x1a\x85\x01\n" +
+	"lastLogSeq\x1a\xb3\x01\n" +
 	"\tResources\x12\x12\n" +
 	"\x04jobs\x18\x01 \x01(\x05R\x04jobs\x12\x1b\n" +
 	"\tmilli_cpu\x18\x02 \x01(\x03R\bmilliCpu\x12\x16\n" +
 	"\x06memory\x18\x03 \x01(\x03R\x06memory\x12\x12\n" +
 	"\x04disk\x18\x04 \x01(\x03R\x04disk\x12\x1b\n" +
-	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\"\xca\b\n" +
+	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\x12,\n" +
+	"\x12milli_cpu_withheld\x18\x06 \x01(\x03R\x10milliCpuWithheld\"\xca\b\n" +
 	"\fCapabilities\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x1b\n" +
