@@ -29,11 +29,13 @@ func dirty(t *testing.T, f *os.File) uint64 {
 // What a write to a segment said it wrote, the disk has: nothing syncs it later.
 func TestSegmentWritesAreOnTheDisk(t *testing.T) {
 	for name, write := range map[string]func(*os.File, []byte, int64) (int, error){
-		"at once": func(f *os.File, b []byte, at int64) (int, error) { return segmentFile{f}.WriteAt(b, at) },
-		"apart":   writeThenSync,
+		"at once": func(f *os.File, b []byte, at int64) (int, error) {
+			return segmentFile{f, &spareFile{closed: true}}.WriteAt(b, at)
+		},
+		"apart": writeThenSync,
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, err := newSegmentFile(filepath.Join(t.TempDir(), "1.wal"), segmentBytes)
+			f, err := newSegmentFile(filepath.Join(t.TempDir(), "1.wal"), segmentBytes, (*os.File).WriteAt)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +63,7 @@ func TestSegmentWritesAreOnTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if _, err := (segmentFile{r}).WriteAt([]byte("x"), 0); !errors.Is(err, unix.EBADF) {
+	if _, err := (segmentFile{r, &spareFile{size: segmentBytes}}).WriteAt([]byte("x"), 0); !errors.Is(err, unix.EBADF) {
 		t.Errorf("a file that cannot be written: %v", err)
 	}
 }
@@ -70,7 +72,7 @@ func TestSegmentWritesAreOnTheDisk(t *testing.T) {
 // what is found in it counts as stored, and no later write syncs it.
 func TestSegmentIsOnTheDiskWhenOpened(t *testing.T) {
 	dir := t.TempDir()
-	f, err := newSegmentFile(filepath.Join(dir, "1.wal"), segmentBytes)
+	f, err := newSegmentFile(filepath.Join(dir, "1.wal"), segmentBytes, (*os.File).WriteAt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,12 +83,31 @@ func TestSegmentIsOnTheDiskWhenOpened(t *testing.T) {
 	if dirty(t, f) == 0 {
 		needs.Lacking(t, "a file system that writes late in the folder for temporary files")
 	}
-	w, err := careFS{walfs.New()}.OpenWriter(dir, "1.wal")
+	w, err := careFS{walfs.New(), &spareFile{}}.OpenWriter(dir, "1.wal")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
 	if n := dirty(t, f); n != 0 {
 		t.Errorf("%d pages are dirty", n)
+	}
+}
+
+// A sync of an entry waits for the entry alone, for the file system knows that all of the
+// segment is in use.
+func TestSegmentsAreWrittenBeforeTheyAreUsed(t *testing.T) {
+	for name, write := range map[string]func(*os.File, []byte, int64) (int, error){"at once": (*os.File).WriteAt, "beside the log": writeThrough} {
+		f, err := newSegmentFile(filepath.Join(t.TempDir(), "1.wal"), segmentBytes, write)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		hole, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_HOLE)
+		if err != nil {
+			needs.Lacking(t, "a file system that tells where holes are: %v", err)
+		}
+		if hole != segmentBytes || dirty(t, f) != 0 {
+			t.Errorf("%s: written up to %d of %d, %d pages are dirty", name, hole, segmentBytes, dirty(t, f))
+		}
 	}
 }

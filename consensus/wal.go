@@ -36,7 +36,7 @@ import (
 //
 // Folders, of which wal.old and wal.new exist only while the log is copied:
 //
-//	wal/      segments <base index>-<id>.wal, wal-meta.db
+//	wal/      segments <base index>-<id>.wal, wal-meta.db, and spare.tmp: the next segment
 //	wal.new/  a copy under way: worth nothing before it is called wal
 //	wal.old/  what wal was; comes back if there is no wal
 type segmentLog struct {
@@ -44,6 +44,7 @@ type segmentLog struct {
 	dir  string
 	meta *watchedMeta
 	tail *tailWatch
+	next *spareFile
 }
 
 // segmentBytes is preallocated for each file of the log: large enough that files are seldom
@@ -77,9 +78,12 @@ func openWAL(dir string, size int, log hclog.Logger) (*segmentLog, bool, error) 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, false, err
 	}
-	l := &segmentLog{dir: dir, tail: newTailWatch()}
+	l := &segmentLog{dir: dir, tail: newTailWatch(), next: &spareFile{path: filepath.Join(dir, "spare.tmp"), size: int64(size)}}
+	if err := l.next.clear(); err != nil {
+		return nil, false, err
+	}
 	l.meta = &watchedMeta{tail: l.tail}
-	filer := &watchedFiler{SegmentFiler: segment.NewFiler(dir, careFS{walfs.New()}), tail: l.tail}
+	filer := &watchedFiler{SegmentFiler: segment.NewFiler(dir, careFS{walfs.New(), l.next}), tail: l.tail}
 	var err error
 	l.WAL, err = wal.Open(dir, wal.WithMetaStore(l.meta), wal.WithSegmentFiler(filer), wal.WithLogger(log), wal.WithSegmentSize(size))
 	if err != nil {
@@ -125,7 +129,7 @@ func (l *segmentLog) DeleteRange(lo, hi uint64) error {
 // Close gives the files back, the metadata's among them. No call may be under way.
 func (l *segmentLog) Close() error {
 	l.tail.awaitRotation()
-	return errors.Join(l.WAL.Close(), l.meta.Close())
+	return errors.Join(l.WAL.Close(), l.meta.Close(), l.next.close())
 }
 
 // deletesAtOnce: only the metadata changes, and whole files go.
@@ -133,7 +137,7 @@ func (l *segmentLog) deletesAtOnce() bool { return true }
 
 // probe fails unless another segment has room.
 func (l *segmentLog) probe() error {
-	f, err := newSegmentFile(filepath.Join(l.dir, "probe.tmp"), segmentBytes)
+	f, err := newSegmentFile(filepath.Join(l.dir, "probe.tmp"), segmentBytes, (*os.File).WriteAt)
 	if err != nil {
 		return err
 	}
@@ -305,22 +309,27 @@ func (f *watchedFiler) RecoverTail(info types.SegmentInfo) (types.SegmentWriter,
 }
 
 // careFS makes segment files whole or not at all.
-type careFS struct{ *walfs.FS }
+type careFS struct {
+	*walfs.FS
+	next *spareFile
+}
 
 // Create implements types.VFS.
 func (c careFS) Create(dir, name string, size uint64) (types.WritableFile, error) {
 	if !strings.HasSuffix(name, ".wal") {
 		return nil, fmt.Errorf("segment file %q does not end in .wal", name)
 	}
-	tmp := filepath.Join(dir, name+".tmp")
-	f, err := newSegmentFile(tmp, int64(size))
-	if err == nil {
-		err = errors.Join(f.Close(), os.Rename(tmp, filepath.Join(dir, name)))
+	path := filepath.Join(dir, name)
+	if !c.next.take(path, int64(size)) {
+		f, err := newSegmentFile(path+".tmp", int64(size), (*os.File).WriteAt)
+		if err == nil {
+			err = errors.Join(f.Close(), os.Rename(path+".tmp", path))
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		err = syncDir(dir)
-	}
-	if err != nil {
+	if err := syncDir(dir); err != nil {
 		return nil, err
 	}
 	return c.OpenWriter(dir, name)
@@ -338,15 +347,24 @@ func (c careFS) OpenWriter(dir, name string) (types.WritableFile, error) {
 	if err := f.Sync(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return segmentFile{f}, nil
+	return segmentFile{f, c.next}, nil
 }
 
-// segmentFile is a segment that is written to. Its space and its length are there already,
-// so a write waits for its data, and for more only where an entry made it longer.
-type segmentFile struct{ *os.File }
+// segmentFile is a segment that is written to. Its space, its length and what was in its
+// place before are there already, so a write waits for its data, and for more only where an
+// entry made it longer.
+type segmentFile struct {
+	*os.File
+	next *spareFile
+}
 
 // WriteAt implements types.WritableFile: what it wrote is on the disk. A commit is one write.
-func (f segmentFile) WriteAt(b []byte, at int64) (int, error) { return writeThrough(f.File, b, at) }
+func (f segmentFile) WriteAt(b []byte, at int64) (int, error) {
+	if at > f.next.size/2 {
+		f.next.prepare()
+	}
+	return writeThrough(f.File, b, at)
+}
 
 // Sync implements types.WritableFile.
 func (f segmentFile) Sync() error { return nil }
@@ -359,13 +377,22 @@ func writeThenSync(f *os.File, b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// newSegmentFile makes a file that has its space, or none.
-func newSegmentFile(path string, size int64) (*os.File, error) {
+// zeroes is a piece of a new segment: small, as the log's own writes may wait behind it.
+var zeroes = make([]byte, 128<<10)
+
+// newSegmentFile makes a file that has its space, or none. Its zeroes are written: a file
+// system notes of space that was only allocated when it is first used, and that note is
+// what the sync of an entry would wait for.
+func newSegmentFile(path string, size int64, write func(*os.File, []byte, int64) (int, error)) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := allocate(f, size); err != nil {
+	err = allocate(f, size)
+	for at := int64(0); at < size && err == nil; at += int64(len(zeroes)) {
+		_, err = write(f, zeroes[:min(int64(len(zeroes)), size-at)], at)
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.Close(), os.Remove(path))
 	}
 	// Its length is on the disk before its name is: a sync need not wait for that again.
