@@ -21,6 +21,8 @@ const (
 	// shareLogEvery is the pause between rounds: each costs an entry, which takes along the
 	// events that wait. A quiet log is flushed more rarely than that.
 	shareLogEvery = 5 * time.Second
+	// shareLogAfter is how long a round waits for the end: what ends by then takes its log along.
+	shareLogAfter = 500 * time.Millisecond
 	// shareLogTime bounds one round. What was copied by then need not be copied again.
 	shareLogTime = time.Minute
 	// copyLogTime bounds how long the end of an execution waits for the copies of its log.
@@ -54,6 +56,9 @@ func (x *execution) shareLog(ctx context.Context) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-x.logged:
+			}
+			if !x.n.pause(ctx, shareLogAfter) {
+				return
 			}
 			switch err := x.shareLogOnce(ctx); {
 			case err == nil:

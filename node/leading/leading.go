@@ -20,6 +20,7 @@ package leading
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -98,6 +99,7 @@ func (l *Leadership) Term() uint64 { return l.cfg.Term }
 
 // Run steps the controllers until ctx ends.
 func (l *Leadership) Run(ctx context.Context) {
+	var last looks
 	for {
 		changed := l.cfg.Replica.Changed()
 		began := l.cfg.Clock.Now()
@@ -118,7 +120,7 @@ func (l *Leadership) Run(ctx context.Context) {
 		case <-l.cfg.Clock.After(wake.Sub(l.cfg.Clock.Now())):
 			continue // nothing came, and the time for this look is now
 		}
-		pause := rest(took)
+		pause := rest(last.cost(took))
 		if pause == 0 {
 			continue
 		}
@@ -141,7 +143,19 @@ const (
 	maxRest = 500 * time.Millisecond
 )
 
-// rest is how long a leader does not look after a look that took so long. Each commit asks
+// looks are what the last looks took by the clock.
+type looks [4]time.Duration
+
+// cost is what a look takes, by the last ones and one more: the shortest of them. On a busy
+// machine the processor is given to others in the middle of a look, and that is no reason to
+// rest.
+func (k *looks) cost(took time.Duration) time.Duration {
+	copy(k[1:], k[:])
+	k[0] = took
+	return slices.Min(k[:])
+}
+
+// rest is how long a leader does not look after a look that costs so much. Each commit asks
 // for one, and with hundreds of open jobs a look costs more than the commit: what comes
 // meanwhile waits for the next, so that looking takes a twentieth of the time.
 func rest(took time.Duration) time.Duration {

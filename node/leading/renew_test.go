@@ -100,6 +100,19 @@ func TestALeaderRestsAfterALongLook(t *testing.T) {
 	}
 }
 
+// A look that was cut in two by other work of the machine says nothing of what looks cost.
+func TestALookThatWasInterrupted(t *testing.T) {
+	const short, long = 50 * time.Microsecond, 40 * time.Millisecond
+	var l looks
+	for i, c := range []struct{ took, want time.Duration }{
+		{short, 0}, {short, 0}, {short, 0}, {short, short}, {long, short}, {long, short}, {long, short}, {long, long}, {short, short},
+	} {
+		if got := l.cost(c.took); got != c.want {
+			t.Errorf("look %d of %s: the cost is %s, want %s", i, c.took, got, c.want)
+		}
+	}
+}
+
 // lapsed is a site with one lease that nobody renews, and a log whose answers are lost.
 type lapsed struct {
 	calls

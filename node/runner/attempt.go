@@ -37,6 +37,7 @@ type Attempt struct {
 	flushed  chan struct{} // closed when the flusher has ended; nil before it began
 
 	flushStop chan struct{} // closed to end it
+	named     chan error    // whether the name of the tree is on the disk
 	news      chan func(context.Context)
 	told      telling.Tellings
 
@@ -71,6 +72,9 @@ type Attempt struct {
 	vacated atomic.Bool // its workspace went before its result was answered
 	cutOff  bool        // the store did not take the end of its log; before done
 
+	saving sync.Mutex     // one writer of the state file at a time; taken before mu
+	saves  sync.WaitGroup // writes beside the life, which it waits for
+
 	cleaning sync.Mutex // one Finish or Vacate at a time; taken before mu
 	finished bool       // guarded by it
 
@@ -88,7 +92,7 @@ func newAttempt(ctx context.Context, r *Runner, t Task, h Hooks) *Attempt {
 	ctx, end := context.WithCancel(ctx)
 	return &Attempt{
 		run: r, id: epochName(t.Authority), task: t, hooks: h, ctx: ctx, endLease: end,
-		done: make(chan struct{}), bell: make(chan struct{}, 1), flushStop: make(chan struct{}),
+		named: make(chan error, 1), done: make(chan struct{}), bell: make(chan struct{}, 1), flushStop: make(chan struct{}),
 		news:     make(chan func(context.Context), newsWaiting),
 		stopping: make(chan struct{}), cancelled: make(chan struct{}), phase: job.PhaseAccepted, until: t.Until,
 	}
@@ -141,6 +145,7 @@ func failure(c job.FailureCategory, format string, args ...any) *verdict {
 // live is the order of things.
 func (a *Attempt) live() {
 	defer close(a.done)
+	defer a.saves.Wait()
 	defer a.endLease()
 	var telling sync.WaitGroup
 	defer telling.Wait()
@@ -172,7 +177,7 @@ func (a *Attempt) prepare() *verdict {
 	a.enter(job.PhasePreparing)
 	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Prepare, a.halt())
 	defer cancel()
-	for _, f := range []func(context.Context) error{a.reserve, a.openLog, a.makeWorkspace, a.kept, a.inputs, a.bindDevices, a.resolve} {
+	for _, f := range []func(context.Context) error{a.reserve, a.openLog, a.makeWorkspace, a.kept, a.inputs, a.bindDevices, a.resolve, a.written} {
 		if err := f(ctx); err != nil {
 			return a.whyNotPrepared(ctx, err)
 		}
@@ -292,6 +297,16 @@ func (a *Attempt) openLog(ctx context.Context) error {
 	return nil
 }
 
+// written returns when the name of the tree is on the disk: nothing of it exists before.
+func (a *Attempt) written(ctx context.Context) error {
+	select {
+	case err := <-a.named:
+		return err
+	case <-ctx.Done():
+		return forgeyard.E("write state", forgeyard.Interrupted, ctx.Err())
+	}
+}
+
 func (a *Attempt) makeWorkspace(context.Context) error {
 	var err error
 	if a.user, err = a.exec.Users().Lend(a.id); err != nil {
@@ -302,14 +317,12 @@ func (a *Attempt) makeWorkspace(context.Context) error {
 		return err
 	}
 	a.view = a.exec.View(a.root)
-	if err := a.save(func(s *state) {
+	a.saveBeside(func(s *state) {
 		s.Workspace, s.Sandbox, s.User = a.root, a.task.Spec.Sandbox, a.user
 		// All steps run under this one name, so a crash at any moment leaves no tree that
 		// nobody can find.
 		s.Orphan = executor.Orphan{ID: a.id, Boot: executor.BootID()}
-	}); err != nil {
-		return err
-	}
+	}, func(err error) { a.named <- err })
 	if a.contract.Mode == job.ResumeApplication {
 		if err := capture.Prepare(filepath.Join(a.root, executor.CtlDir)); err != nil {
 			return err
@@ -323,19 +336,7 @@ func (a *Attempt) makeWorkspace(context.Context) error {
 	if a.run.cfg.HelperPath == "" || a.task.Spec.Own() {
 		return nil
 	}
-	b, err := os.ReadFile(a.run.cfg.HelperPath)
-	if err != nil {
-		return forgeyard.E("workspace", forgeyard.Other, fmt.Errorf("job helper: %w", err))
-	}
-	to := filepath.Join(a.root, executor.BinDir, "fyjob")
-	err = os.WriteFile(to, b, 0o755)
-	if err == nil {
-		err = os.Chmod(to, 0o755)
-	}
-	if err != nil {
-		return forgeyard.E("workspace", executor.KindOfDisk(err), err)
-	}
-	return nil
+	return a.giveHelper(a.run.cfg.HelperPath)
 }
 
 // enter moves to a phase and tells it. Stale means that the lease is over. The state

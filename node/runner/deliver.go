@@ -98,7 +98,8 @@ func (a *Attempt) notCaptured(ctx context.Context, err error) *verdict {
 	return failure(job.Internal, "%v", err)
 }
 
-// capture stores the declared outputs, kept from the first byte on.
+// capture stores the declared outputs, kept from the first byte on: this process holds them
+// for their owner until the result is pinned, and one that comes after it does not know them.
 func (a *Attempt) capture(ctx context.Context) error {
 	build := filepath.Join(a.root, executor.BuildDir)
 	paths, err := a.present(build)
@@ -119,7 +120,7 @@ func (a *Attempt) capture(ctx context.Context) error {
 			a.outputs = append(a.outputs, job.Output{Path: it.Path, Tree: it.Kind == cas.Dir, Digest: it.Ref.Digest, Manifest: it.Ref.Manifest, Size: it.Ref.Size})
 		}
 	}
-	return a.pin(ctx)
+	return nil
 }
 
 // pin keeps what the result names; inputs and earlier pieces are let go.
@@ -244,14 +245,15 @@ func (a *Attempt) stoppable(stop <-chan struct{}) (context.Context, context.Canc
 	return a.bounded(time.Duration(0), stop)
 }
 
-// lastFlush ends the flusher, flushes what is left and closes the log. After the lease has
+// lastFlush ends the flusher, flushes what is left and closes the log. Nobody is told of these
+// parts: the end names them. After the lease has
 // ended nothing is flushed: a chunk there would be proposed by nobody.
 func (a *Attempt) lastFlush() {
 	close(a.flushStop)
 	<-a.flushed
 	if a.ctx.Err() == nil {
 		ctx, cancel := a.bounded(endFlush, nil)
-		if err := a.flush(ctx); err != nil {
+		if _, err := a.log.Flush(ctx, a.run.cfg.Store); err != nil {
 			a.said().Warn("log not flushed", "err", err)
 			a.cutOff = a.ctx.Err() == nil
 		}

@@ -11,8 +11,8 @@
 // process is started, stopped and read.
 //
 // Goroutines of an attempt, all ended before Wait returns: the life (owns the order of
-// things), the log flusher, and at most one checkpoint look at a time, so that
-// neither storing gigabytes nor waiting for a quorum delays a cancel or a kill.
+// things), the log flusher, writes of the recovery state, and at most one checkpoint look at a
+// time, so that neither storing gigabytes nor waiting for a quorum delays a cancel or a kill.
 //
 // Invariants: a workspace is never used twice, and is left only by a tree confirmed
 // dead (E18); nothing ends "done" while its tree lives (E29); an upload that fails

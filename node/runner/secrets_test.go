@@ -103,6 +103,7 @@ func TestSecrets(t *testing.T) {
 	if r.Outcome != job.OutcomeDone {
 		t.Fatalf("%+v\n%s", r, text)
 	}
+	text += b.stdout(a) // without the lines of stderr, which come between as they like
 	for _, want := range []string{"16\n1\n600\n", "[redacted prod/pin]\n[redacted prod/pin]\n", "[redacted KEY]", "[redacted prod/pin] end", "cannot change it\n0\n0\n0\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in the log:\n%s", want, text)

@@ -33,16 +33,28 @@ const (
 	stateSuffix  = ".json"
 )
 
-// save changes the state file: temp, fsync, rename, fsync of the folder (07§41).
+// save changes the state file: temp, fsync, rename, fsync of the folder (07§41). Nobody who
+// asks the attempt something waits for the disk.
 func (a *Attempt) save(change func(*state)) error {
+	a.saving.Lock()
+	defer a.saving.Unlock()
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	change(&a.state)
 	a.state.Version, a.state.Authority = stateVersion, a.task.Authority
 	a.state.Phase = a.phase
 	b, err := json.MarshalIndent(a.state, "", "  ")
+	a.mu.Unlock()
 	invariant.NoError(err, "the recovery state encodes")
 	return writeDurably(filepath.Join(a.run.cfg.StateDir, a.id+stateSuffix), b)
+}
+
+// saveBeside makes a change at once and writes it in a goroutine of its own, for which the end
+// of the life waits. then is told when it is on the disk.
+func (a *Attempt) saveBeside(change func(*state), then func(error)) {
+	a.mu.Lock()
+	change(&a.state)
+	a.mu.Unlock()
+	a.saves.Go(func() { then(a.save(func(*state) {})) })
 }
 
 func writeDurably(file string, b []byte) error {

@@ -91,9 +91,12 @@ func (a *Attempt) startStep(n int, s job.Step) (executor.Handle, *verdict) {
 			a.enter(job.PhaseRunning) // only now: it really runs (07§66)
 			a.happened(ExecutorStarted, "executor started")
 		}
-		if err := a.save(func(st *state) { st.Orphan = h.Orphan() }); err != nil {
-			a.said().Warn("recovery state not written", "err", err)
-		}
+		// Its name was written down before; with its number as well it is found sooner.
+		a.saveBeside(func(st *state) { st.Orphan = h.Orphan() }, func(err error) {
+			if err != nil {
+				a.said().Warn("recovery state not written", "err", err)
+			}
+		})
 		return h, nil
 	}
 	a.note("step %d (%s) did not start: %v", n, s.Name, err)

@@ -68,8 +68,10 @@ func (a *Attempt) needs() cas.Pin {
 
 // inputs brings every input to its place, and puts a checkpoint back.
 func (a *Attempt) inputs(ctx context.Context) error {
-	if err := a.run.cfg.Store.Pin(ctx, a.needs()); err != nil {
-		return err
+	if pin := a.needs(); len(pin.Roots)+len(pin.Trees) > 0 {
+		if err := a.run.cfg.Store.Pin(ctx, pin); err != nil {
+			return err
+		}
 	}
 	ins := slices.Clone(a.task.Spec.Inputs)
 	// Outer folders first: a tree is put into an empty folder only.

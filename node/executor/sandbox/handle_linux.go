@@ -78,6 +78,11 @@ func (h *handle) translate(x executor.Exit) executor.Exit {
 // awaitStart returns when the workload's program has replaced bubblewrap's, or
 // with the reason why it never did; then nothing is left running.
 func (h *handle) awaitStart(ctx context.Context) error {
+	select {
+	case <-h.born: // nobody looks for its child before
+	case <-h.done:
+	case <-ctx.Done():
+	}
 	for wait := 200 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
 		if h.findMain() {
 			return nil
@@ -128,11 +133,7 @@ func (h *handle) findMain() bool {
 	if init == 0 || known {
 		return known
 	}
-	pids, err := h.Tree.Procs()
-	if err != nil {
-		return false
-	}
-	for _, pid := range pids {
+	for _, pid := range h.childrenOf(init) {
 		p, err := executor.ReadProc(pid)
 		if err != nil || p.PPID != init || !secondInside(pid) || sameProgram(pid, h.PID()) {
 			continue
@@ -143,6 +144,23 @@ func (h *handle) findMain() bool {
 		return true
 	}
 	return false
+}
+
+// childrenOf lists a process's children, or more of the tree where this kernel does not tell.
+func (h *handle) childrenOf(pid int) []int {
+	n := strconv.Itoa(pid)
+	b, err := os.ReadFile("/proc/" + n + "/task/" + n + "/children")
+	if err != nil {
+		pids, _ := h.Tree.Procs() // who asks looks again
+		return pids
+	}
+	var pids []int
+	for _, w := range strings.Fields(string(b)) {
+		if pid, err := strconv.Atoi(w); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // secondInside reports whether the process is number 2 of its own namespace.

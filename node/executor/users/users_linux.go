@@ -3,17 +3,18 @@ package users
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // busyUsers reads which users of a range have processes on this machine. Those that end
 // meanwhile are left out, and so are those that are dead and wait for their parent: they have
-// no memory and no files. A process that may not be dumped belongs to root in /proc, so its
-// status is asked.
+// no memory and no files. A process has four users, of which the owner of its folder in /proc
+// is one: its status is asked.
 func busyUsers(first, count int) (map[int]bool, error) {
 	d, err := os.Open("/proc")
 	if err != nil {
@@ -24,41 +25,52 @@ func busyUsers(first, count int) (map[int]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	busy := map[int]bool{}
+	busy, at, buf := map[int]bool{}, int(d.Fd()), make([]byte, 4<<10)
 	for _, n := range names {
 		if n[0] < '0' || n[0] > '9' {
 			continue
 		}
-		var st syscall.Stat_t
-		if syscall.Lstat("/proc/"+n, &st) != nil {
-			continue
-		}
-		if id := int(st.Uid); id != 0 && (id < first || id >= first+count) {
-			continue
-		}
-		for _, uid := range statusUsers(n) {
-			busy[uid] = true
+		for _, id := range statusUsers(readAt(at, n+"/status", buf)) {
+			if id >= first && id < first+count {
+				busy[id] = true
+			}
 		}
 	}
 	return busy, nil
 }
 
-// statusUsers are the real, effective, saved and file system user of a process that is not dead.
-func statusUsers(pid string) (ids []int) {
-	b, err := os.ReadFile("/proc/" + pid + "/status")
-	if err != nil {
-		return nil
-	}
-	for line := range strings.Lines(string(b)) {
-		if state, ok := strings.CutPrefix(line, "State:"); ok && strings.ContainsAny(state[:min(len(state), 2)], "ZX") {
+// readAt reads the beginning of a file of /proc: there is one of each process, for each job.
+// What cannot be read has ended.
+func readAt(dir int, name string, buf []byte) []byte {
+	for {
+		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
 			return nil
 		}
-		v, ok := strings.CutPrefix(line, "Uid:")
+		n, err := unix.Read(fd, buf)
+		_ = unix.Close(fd) // it was only read
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return buf[:max(n, 0)]
+	}
+}
+
+// statusUsers are the real, effective, saved and file system user of a process that is not dead.
+func statusUsers(status []byte) (ids []int) {
+	for line := range bytes.Lines(status) {
+		if state, ok := bytes.CutPrefix(line, []byte("State:")); ok && bytes.ContainsAny(state[:min(len(state), 2)], "ZX") {
+			return nil
+		}
+		v, ok := bytes.CutPrefix(line, []byte("Uid:"))
 		if !ok {
 			continue
 		}
-		for _, w := range strings.Fields(v) {
-			if id, err := strconv.Atoi(w); err == nil {
+		for _, w := range bytes.Fields(v) {
+			if id, err := strconv.Atoi(string(w)); err == nil {
 				ids = append(ids, id)
 			}
 		}
