@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/site"
 )
 
 // RA-574, RA-576: one attempt from end to end, each step where it belongs: registered before
@@ -14,6 +15,7 @@ import (
 // captured and stored, completed, and cleaned up after. No step is skipped and none comes twice.
 func TestOrderOfAnAttempt(t *testing.T) {
 	one := makeSite(t, 1)[0]
+	one.wait("a log that tells of leases", func() bool { return one.node.allows(site.FormatLeases) })
 	_, id := one.submit(helloJob)
 	j := one.waitDone(id)
 	var told []string

@@ -17,7 +17,7 @@ func jobEvents(s *site.State, j site.Job) []*forgeyardv1.Job_Event {
 	leases, run := s.LeaseEvents(j.ID), lastOf(s.RunEvents(j.Run, 0), shownEvents)
 	var out []*forgeyardv1.Job_Event
 	for len(leases) > 0 || len(run) > 0 {
-		if len(run) == 0 || len(leases) > 0 && leases[0].At <= run[0].At {
+		if len(run) == 0 || len(leases) > 0 && leaseFirst(leases[0], run[0]) {
 			e := leases[0]
 			leases = leases[1:]
 			out = append(out, &forgeyardv1.Job_Event{At: stamp(e.At), Kind: e.Kind, Text: e.Text})
@@ -28,6 +28,13 @@ func jobEvents(s *site.State, j site.Job) []*forgeyardv1.Job_Event {
 		out = append(out, &forgeyardv1.Job_Event{At: e.At, Kind: e.Kind, Text: e.Message, Seq: e.Seq})
 	}
 	return lastOf(out, shownEvents)
+}
+
+// leaseFirst orders two events. Of one moment the lease's comes first, but not before what an
+// execution tells along with its end.
+func leaseFirst(l site.SiteEvent, e job.Event) bool {
+	told := e.Kind == job.EventTool || e.Kind == job.EventOutput
+	return l.At < e.At || l.At == e.At && !told
 }
 
 func lastOf[T any](all []T, most int) []T { return all[max(0, len(all)-most):] }
