@@ -112,6 +112,8 @@ type FileRequires struct {
 	Arch       string            `yaml:"arch" enum:"amd64|arm64"`
 	Labels     map[string]string `yaml:"labels"`
 	Toolchains []string          `yaml:"toolchains"`
+	Pool       string            `yaml:"pool"`
+	Trust      []Trust           `yaml:"trust"`
 }
 
 // FileDevice asks for a device.
@@ -393,7 +395,7 @@ func (f File) spec() Spec {
 		Timeouts:     Timeouts(j.Timeouts),
 		Sandbox:      j.Sandbox,
 		Network:      j.Network,
-		Requires:     Requires{j.Requires.OS, j.Requires.Arch, maps.Clone(j.Requires.Labels), slices.Clone(j.Requires.Toolchains)},
+		Requires:     Requires{j.Requires.OS, j.Requires.Arch, maps.Clone(j.Requires.Labels), slices.Clone(j.Requires.Toolchains), j.Requires.Pool, slices.Clone(j.Requires.Trust)},
 		Connectivity: Connectivity{Policy: j.Connectivity.Policy, For: j.Connectivity.For, NoReplace: !j.Connectivity.Replace},
 		Durability:   j.Durability,
 		Effects:      j.Effects,

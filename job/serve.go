@@ -7,11 +7,11 @@ import (
 )
 
 // Lacks says what keeps a machine from serving a spec, whatever else it does: empty when
-// it can enforce all that is asked (07§30). labels are the trusted ones; they stand before
-// the machine's own hints. Placement and the runner's own check both ask here, so that
-// they cannot differ (07§226).
-func (c Capabilities) Lacks(s Spec, labels map[string]string) []string {
-	var why []string
+// it can enforce all that is asked (07§30), and the site lets it. given is what the site says
+// of it, and stands before the machine's own hints. Placement and the runner's own check both
+// ask here, so that they cannot differ (07§226).
+func (c Capabilities) Lacks(s Spec, given Assignment) []string {
+	why := given.Lacks(s)
 	no := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	if s.Requires.OS != "" && s.Requires.OS != c.OS {
 		no("os is %s, the job requires %s", c.OS, s.Requires.OS)
@@ -20,7 +20,7 @@ func (c Capabilities) Lacks(s Spec, labels map[string]string) []string {
 		no("arch is %s, the job requires %s", c.Arch, s.Requires.Arch)
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Requires.Labels)) {
-		got, ok := labels[k]
+		got, ok := given.Labels[k]
 		if !ok {
 			got = c.Labels[k]
 		}

@@ -147,6 +147,8 @@ type Requires struct {
 	Arch       string            `cbor:"2,keyasint,omitempty"`
 	Labels     map[string]string `cbor:"3,keyasint,omitempty"`
 	Toolchains []string          `cbor:"4,keyasint,omitempty"` // names as `capabilities` prints them: "gcc", "go"
+	Pool       string            `cbor:"5,keyasint,omitempty"` // only runners that the site put there; empty: those in none
+	Trust      []Trust           `cbor:"6,keyasint,omitempty"` // only runners that the site gave all of these
 }
 
 // DeviceRequest asks for one device, leased together with the job.

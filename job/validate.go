@@ -215,6 +215,10 @@ func (c *check) requires(r Requires) {
 		c.name(at, t)
 		c.unique(at, t, seen)
 	}
+	if r.Pool != "" {
+		c.name("requires.pool", r.Pool)
+	}
+	c.trust("requires.trust", r.Trust)
 }
 
 func (c *check) devices(reqs []DeviceRequest) {

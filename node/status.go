@@ -92,12 +92,13 @@ func (n *Node) Status(ctx context.Context) *forgeyardv1.NodeStatus {
 	st := n.replica.State()
 	id, _, _ := n.group.Leader()
 	caps := n.capsNow()
+	me, _ := st.Members.Get(n.enrolment.RunnerID)
 	v := &forgeyardv1.NodeStatus{
 		RunnerId: string(n.enrolment.RunnerID), SessionId: string(n.session), Name: n.enrolment.Name, PeerId: n.mesh.PeerID().String(),
 		State: n.State(), Leader: n.memberName(forgeyard.RunnerID(id)), Quorum: n.Quorum(ctx), Pressure: n.pressure(),
 		Health: n.health(ctx), Version: n.cfg.Version,
 		SiteId: string(n.enrolment.SiteID), SiteName: n.enrolment.SiteName, AppliedIndex: st.Index,
-		Capabilities: control.Caps(caps, capsDigest(caps)), Started: timestamppb.New(n.started), DataDir: n.dir.path, Pid: int64(os.Getpid()),
+		Capabilities: control.Caps(caps, capsDigest(caps), me.Assigned), Started: timestamppb.New(n.started), DataDir: n.dir.path, Pid: int64(os.Getpid()),
 	}
 	disk := n.lookAtStorage(ctx)
 	v.SpoolBytes = disk.spool
@@ -200,7 +201,7 @@ func (n *Node) Members() []*forgeyardv1.Member {
 		v := &forgeyardv1.Member{
 			RunnerId: id, Name: m.Name, PeerId: m.Peer, Role: "pending", Voter: voters[id], State: "unknown", SessionId: string(m.Session.ID),
 			Draining: m.Draining, Disabled: m.Disabled, Waiting: m.Waiting, Leader: id == leader, Labels: m.Labels, Addrs: m.Addrs, Version: m.Session.Version,
-			Joined: timestamppb.New(m.Joined.Time()), SilentSince: silentSince(m), Capabilities: control.Caps(m.Caps, m.Digest),
+			Joined: timestamppb.New(m.Joined.Time()), SilentSince: silentSince(m), Capabilities: control.Caps(m.Caps, m.Digest, m.Assigned), Assigned: control.Assigned(m.Assigned),
 		}
 		switch {
 		case voters[id]:

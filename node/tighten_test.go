@@ -47,7 +47,7 @@ func TestLocalPolicyOnlyTightens(t *testing.T) {
 		}
 	}
 	s := job.Spec{Network: job.NetworkHost}.Defaulted()
-	if why := strings.Join(probed.Lacks(s, nil), "; "); !strings.Contains(why, `its policy does not allow network "host"`) {
+	if why := strings.Join(probed.Lacks(s, job.Assignment{}), "; "); !strings.Contains(why, `its policy does not allow network "host"`) {
 		t.Errorf("a job that asks for the host's network is served: %q", why)
 	}
 }

@@ -500,6 +500,11 @@ func (c *change) memberSet(b MemberSet) error {
 		}
 		c.approve(&m)
 	}
+	if b.Assign != nil {
+		if err := c.assign(&m, *b.Assign); err != nil {
+			return err
+		}
+	}
 	if b.Spare != nil {
 		if !*b.Spare && m.Waiting {
 			return forgeyard.Errorf("promote", forgeyard.Conflict, "%s waits for approval", m.Name).WithHint("forgeyard-node runner approve %s", m.Name)
@@ -535,6 +540,20 @@ func (c *change) approve(m *Member) {
 	m.Waiting = false
 	c.note("member", "%s approved by %s", m.Name, c.by)
 	c.declareDevices(*m)
+}
+
+// assign changes what the site says of a member. What runs there goes on.
+func (c *change) assign(m *Member, b job.Assign) error {
+	if m.Removed {
+		return forgeyard.Errorf("assign", forgeyard.Conflict, "%s was removed", m.Name)
+	}
+	next, err := b.Changed(m.Assigned)
+	if err != nil {
+		return err
+	}
+	m.Assigned = next
+	c.note("member", "%s is assigned %s, by %s", m.Name, next, c.by)
+	return nil
 }
 
 // drain begins a drain, ends it, sets its deadline, or says that the deadline has come.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -74,6 +75,8 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s waits for approval", m.Name)
 	case j.Spec.Node != "" && j.Spec.Node != b.Runner:
 		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "the run is for %s, not for %s", c.memberName(j.Spec.Node), m.Name)
+	case len(m.Assigned.Lacks(j.Spec)) > 0:
+		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s: %s", m.Name, strings.Join(m.Assigned.Lacks(j.Spec), "; "))
 	case m.Session.ID != b.Session:
 		return none, forgeyard.Errorf("offer", forgeyard.Stale, "session %s of %s is not the current one", forgeyard.Short(b.Session), m.Name)
 	}

@@ -159,6 +159,7 @@ type MemberSet struct {
 	// has set it. Of log format 2.
 	Deadline forgeyard.Wall `cbor:"7,keyasint,omitempty"`
 	Approved bool           `cbor:"8,keyasint,omitempty"` // it waits no longer; of log format 2
+	Assign   *job.Assign    `cbor:"9,keyasint,omitempty"` // what the site says of it; of log format 2
 }
 
 // Submit puts a run with one job into the queue.

@@ -41,6 +41,9 @@ const (
 	FormatPlaces Format = 2
 	// FormatGPUs is the first in which a runner says which graphics processors it has.
 	FormatGPUs Format = 2
+	// FormatAssigned is the first in which the site puts runners into pools and gives them
+	// trust, and jobs ask for that.
+	FormatAssigned Format = 2
 )
 
 // FormatRange is what one program reads; zero is a program that knew only the first.
@@ -73,11 +76,11 @@ func FormatOf(b Body) Format {
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
 // an execution, where a process runs, who may vote, who waits for approval, when a drain ends, which lease is asked back, how long a lost log was, which graphics processors a machine has,
-// that work took more than it asked for, what is kept of work that failed.
+// that work took more than it asked for, what is kept of work that failed, pools and trust.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
-		return err == nil && (s.Connectivity.NoReplace || s.Own() || len(s.OnFailure) > 0)
+		return err == nil && (s.Connectivity.NoReplace || s.Own() || len(s.OnFailure) > 0 || s.Requires.Pool != "" || len(s.Requires.Trust) > 0)
 	}
 	switch b := b.(type) {
 	case UplinkObserve:
@@ -87,7 +90,7 @@ func says(b Body) bool {
 	case TokenCreate:
 		return b.Approve
 	case MemberSet:
-		return b.Spare != nil || b.Deadline != 0 || b.Approved
+		return b.Spare != nil || b.Deadline != 0 || b.Approved || b.Assign != nil
 	case Submit:
 		return b.Via != "" || later(b.Spec)
 	case Stop:

@@ -56,7 +56,7 @@ func TestLaterCommands(t *testing.T) {
 		add(k, p.Elem().Interface().(Body))
 	}
 	var m MemberSet
-	golden.Fill(t, &m, "MemberSet.Deadline", "MemberSet.Approved")
+	golden.Fill(t, &m, "MemberSet.Deadline", "MemberSet.Approved", "MemberSet.Assign")
 	add(kindMemberSet, m)
 	for _, row := range golden.Rows(t, "testdata/commands-later.hex", today) {
 		c, err := Decode(row.Bytes)
@@ -76,12 +76,13 @@ var later = []string{
 	"Spec.OnFailure", "Result.Diagnostics",
 	"TokenCreate.Approve", "Token.Approve", "MemberSet.Approved", "Member.Waiting",
 	"Stop.Lease",
+	"MemberSet.Assign", "Member.Assigned", "Requires.Pool", "Requires.Trust",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
-// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog, TestDiagnosticsInTheLog and TestApproval hold them.
+// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog, TestDiagnosticsInTheLog, TestApproval and TestAssignmentInTheLog hold them.
 var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics",
-	"Token.Approve", "Member.Waiting"}
+	"Token.Approve", "Member.Waiting", "Member.Assigned", "Requires.Pool", "Requires.Trust"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -89,7 +90,7 @@ func TestPlaces(t *testing.T) {
 	var r Register
 	golden.Fill(t, &r, "Capabilities.GPUs")
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting")
+	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned")
 	cmd := Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: r}.Encode()
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
@@ -110,7 +111,7 @@ func TestPlaces(t *testing.T) {
 // TestPastSessions holds the sessions of a member that were superseded.
 func TestPastSessions(t *testing.T) {
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting")
+	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting", "Member.Assigned")
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
 		t.Fatal(err)
@@ -171,6 +172,46 @@ func TestStopNamesItsLease(t *testing.T) {
 	b, err := decodeBody(kindStop, row.Bytes)
 	if err != nil || !reflect.DeepEqual(b, stop) || FormatOf(b) != FormatLeases {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+}
+
+// TestAssignmentInTheLog holds what the site says of a runner, and what a job asks of that. A
+// program of log format 1 would stumble over either.
+func TestAssignmentInTheLog(t *testing.T) {
+	var set MemberSet
+	set.Runner = "R"
+	golden.Fill(t, &set.Assign)
+	given := job.Assignment{Pool: "release", Trust: []job.Trust{job.TrustConfidential}, Labels: map[string]string{"bench": "a"}}
+	sp := job.Spec{Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Requires: job.Requires{Pool: "release", Trust: []job.Trust{job.TrustConfidential}}}.Defaulted()
+	sub := Submit{Spec: sp.Canonical()}
+	im := image{Format: snapshotFormat, Log: FormatAssigned, Members: []Member{{Runner: "R", Assigned: given}}}
+	s, err := DecodeState(cborx.Marshal(im))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := golden.Rows(t, "testdata/assigned.hex", []golden.Row{
+		{Name: "MemberSet", Bytes: cborx.Marshal(set)}, {Name: "Spec", Bytes: sub.Spec}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()},
+	})
+	if b, err := decodeBody(kindMemberSet, rows[0].Bytes); err != nil || !reflect.DeepEqual(b, set) || FormatOf(b) != FormatAssigned {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+	if got, err := job.DecodeSpec(rows[1].Bytes); err != nil || !reflect.DeepEqual(got.Requires, sp.Requires) || FormatOf(sub) != FormatAssigned {
+		t.Errorf("%+v, of log format %d: %v", got.Requires, FormatOf(sub), err)
+	}
+	for _, r := range []job.Requires{{Pool: "p"}, {Trust: []job.Trust{job.TrustNetwork}}} { // each alone is of format 2
+		one := job.Spec{Steps: sp.Steps, Requires: r}.Defaulted()
+		if f := FormatOf(Submit{Spec: one.Canonical()}); f != FormatAssigned {
+			t.Errorf("%+v is of format %d", r, f)
+		}
+	}
+	for _, row := range rows[2:] {
+		back, err := DecodeState(row.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, _ := back.Members.Get("R"); !reflect.DeepEqual(m.Assigned, given) {
+			t.Errorf("%s: lost on the way: %+v", row.Name, m.Assigned)
+		}
 	}
 }
 
@@ -325,8 +366,8 @@ var told = later[slices.Index(later, "Submit.Via"):]
 func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
-	golden.Fill(t, &given)
-	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting")
+	golden.Fill(t, &given, "Requires.Pool", "Requires.Trust")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)
@@ -354,7 +395,7 @@ func TestFieldsOfRuns(t *testing.T) {
 	golden.Fill(t, &release, "Release.Clean")
 	golden.Fill(t, &end, "Result.Overran", "Result.Diagnostics")
 	golden.Fill(t, &runs.Events)
-	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure")
+	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure", "Requires.Pool", "Requires.Trust")
 	golden.Fill(t, &runs.Names)
 	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
 	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{

@@ -67,7 +67,7 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 		}
 		return AnyMember, ""
 	case MemberSet:
-		if b.Disabled == nil && b.Removed == nil && b.Spare == nil && !b.Approved {
+		if b.Disabled == nil && b.Removed == nil && b.Spare == nil && b.Assign == nil && !b.Approved {
 			return Itself, b.Runner // draining oneself
 		}
 	}

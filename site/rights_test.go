@@ -34,6 +34,10 @@ func TestRights(t *testing.T) {
 		{"runner", MemberSet{Runner: "runner", Draining: &yes}, true},
 		{"runner", MemberSet{Runner: "runner", Removed: &yes}, false},
 		{"runner", MemberSet{Runner: "voter", Draining: &yes}, false},
+		// RA-357: nobody but a member that may vote says what a runner is, least of all itself.
+		{"runner", MemberSet{Runner: "runner", Assign: &job.Assign{Pool: "release"}}, false},
+		{"runner", MemberSet{Runner: "runner", Draining: &yes, Assign: &job.Assign{NoPool: true}}, false},
+		{"voter", MemberSet{Runner: "runner", Assign: &job.Assign{Pool: "release"}}, true},
 		{"runner", TokenCreate{MayVote: true}, false},
 		{"runner", Join{}, false},
 		{"runner", Offer{}, false},

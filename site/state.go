@@ -105,6 +105,9 @@ type Member struct {
 	Silent   forgeyard.Wall     `cbor:"18,keyasint,omitempty"` // since when the leader does not hear it; zero: it does
 	Spare    bool               `cbor:"19,keyasint,omitempty"` // an operator took its vote: it gets none by itself
 	Waiting  bool               `cbor:"20,keyasint,omitempty"` // for approval: no work, no vote, no word in the site's matters
+	// Assigned is what the site says of it. It bears on what is offered from then on, and on
+	// nothing that was.
+	Assigned job.Assignment `cbor:"21,keyasint,omitzero"`
 }
 
 // MayLead reports whether the member may vote now, and so lead and hold the site's key.

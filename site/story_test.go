@@ -245,6 +245,9 @@ func lines(st *State) []string {
 		if m.Waiting {
 			line += ", waits for approval"
 		}
+		if !m.Assigned.IsZero() {
+			line += ", assigned " + m.Assigned.String()
+		}
 		if m.Silent != 0 {
 			line += ", silent since " + m.Silent.Time().Format("15:04:05")
 		}
@@ -401,6 +404,10 @@ func (s *story) spec() job.Spec {
 		sp.Devices = append(sp.Devices, job.DeviceRequest{Kind: "board", As: fmt.Sprintf("d%d", i)})
 	}
 	sp.Connectivity.NoReplace = s.td.HasArg("no-replace")
+	sp.Requires.Pool = s.arg("pool", "")
+	if t := s.arg("trust", ""); t != "" {
+		sp.Requires.Trust = []job.Trust{job.Trust(t)}
+	}
 	sp.Timeouts.Run = time.Second
 	if s.td.HasArg("run") {
 		sp.Timeouts.Run = s.span("run")
@@ -485,6 +492,11 @@ func (s *story) body() Body {
 			b.Removed = &yes
 		case "approved":
 			b.Approved = true
+		case "assigned":
+			b.Assign = &job.Assign{Pool: s.arg("pool", ""), NoPool: s.td.HasArg("no-pool"), NoTrust: s.td.HasArg("no-trust")}
+			if t := s.arg("trust", ""); t != "" {
+				b.Assign.Trust = []job.Trust{job.Trust(t)}
+			}
 		case "spare":
 			b.Spare = &yes
 		}

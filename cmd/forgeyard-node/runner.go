@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -24,6 +25,7 @@ func (a *app) runnerCommand() *cobra.Command {
 		a.runnerSet("disable", "Give a runner nothing until it is enabled, across its restarts"),
 		a.runnerSet("enable", "Give a disabled runner work again"),
 		a.runnerSet("approve", "Let a runner that waits for it work, and vote if its token said so"),
+		a.runnerAssign(),
 		a.runnerAttestOff(),
 	)
 	return g
@@ -106,6 +108,57 @@ func heartbeatText(p *cli.Page, m *forgeyardv1.Member) {
 	for _, a := range h.ActiveAttempts {
 		p.Fact("attempt", "%s epoch %d: %s, log up to %d", a.JobId, a.Epoch, a.Phase, a.LastLogSeq)
 	}
+}
+
+// assigned is what the site says of a runner.
+func assigned(g *forgeyardv1.Assignment) string {
+	var words []string
+	if g.GetPool() != "" {
+		words = append(words, "pool "+g.Pool)
+	}
+	for _, t := range g.GetTrust() {
+		words = append(words, "trust "+t)
+	}
+	if l := cli.Labels(g.GetLabels()); l != "" {
+		words = append(words, "labels "+l)
+	}
+	return strings.Join(words, "; ")
+}
+
+func (a *app) runnerAssign() *cobra.Command {
+	var labels []string
+	var with forgeyardv1.SetMemberRequest_Assign
+	c := a.Build(cli.Command{
+		Use: "assign ID", Short: "Say for the site which pool a runner is in, and what it is trusted with", Args: cobra.ExactArgs(1),
+		Long: "Say for the site which pool a runner is in, what it is trusted with, and which labels it has whatever it says itself. A runner in a pool serves the jobs that ask for that pool (job.requires.pool) and no others; " +
+			"one in no pool serves those that ask for none. Each option sets all of its kind, and what is not named stays. Work that was given to the runner goes on; only what is offered from now on goes by it.",
+		Example: "  forgeyard-node runner assign bench-2 --pool release --trust confidential\n  forgeyard-node runner assign bench-2 --label bench=a\n  forgeyard-node runner assign bench-2 --no-pool --no-trust", Exits: []int{1, 2, 3, 4, 5, 6, 130},
+		Run: func(ctx context.Context, args []string) error {
+			var err error
+			if with.Labels, err = pairs("--label", labels); err != nil {
+				return err
+			}
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			r, err := unary(ctx, c.site.SetMember, &forgeyardv1.SetMemberRequest{Member: args[0], Action: "assign", Assign: &with})
+			if err != nil {
+				return err
+			}
+			return a.Print(r.Member, func(p *cli.Page) {
+				p.Line("%s: %s", r.Member.GetName(), cmp.Or(assigned(r.Member.GetAssigned()), "nothing is assigned"))
+			})
+		},
+	})
+	f := c.Flags()
+	f.StringVar(&with.Pool, "pool", "", "the pool that it is in")
+	f.BoolVar(&with.NoPool, "no-pool", false, "it is in no pool")
+	f.StringSliceVar(&with.Trust, "trust", nil, "what it is trusted with: confidential, trusted-network; repeat for more")
+	f.BoolVar(&with.NoTrust, "no-trust", false, "it is trusted with nothing that needs the site's word")
+	f.StringArrayVar(&labels, "label", nil, "k=v that stands before its own; repeat for more")
+	f.BoolVar(&with.NoLabels, "no-labels", false, "the site gives it no labels")
+	return c
 }
 
 func (a *app) runnerAttestOff() *cobra.Command {

@@ -112,7 +112,7 @@ func outbox(p *cli.Page, o *forgeyardv1.Outbox) {
 }
 
 func members(p *cli.Page, all []*forgeyardv1.Member) {
-	p.Row("NODE", "ROLE", "STATE", "WORK", "PLATFORM", "LABELS", "AS OF", "RUNNER")
+	p.Row("NODE", "ROLE", "STATE", "WORK", "PLATFORM", "LABELS", "ASSIGNED", "AS OF", "RUNNER")
 	for _, m := range all {
 		name := m.Name
 		if m.Leader {
@@ -122,7 +122,7 @@ func members(p *cli.Page, all []*forgeyardv1.Member) {
 		if c := m.Capabilities; c != nil {
 			platform = c.Os + "/" + c.Arch
 		}
-		p.Row(name, m.Role, m.State, work(m), platform, cli.Labels(m.Labels), cli.Since(now(), m.AsOf), m.RunnerId)
+		p.Row(name, m.Role, m.State, work(m), platform, cli.Labels(m.Labels), assigned(m.Assigned), cli.Since(now(), m.AsOf), m.RunnerId)
 	}
 }
 

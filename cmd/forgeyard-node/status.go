@@ -48,6 +48,7 @@ func nodeStatus(p *cli.Page, s *forgeyardv1.NodeStatus) {
 		p.Fact("backlog", "%d results wait for the site, the oldest for %s", b.Results, cli.PDur(b.Oldest))
 	}
 	p.Fact("pressure", "%s", s.Pressure)
+	p.Fact("assigned", "%s", assigned(s.Capabilities.GetAssigned()))
 	if len(s.NotTakingWork) == 0 {
 		p.Fact("work", "takes work")
 	}
@@ -199,6 +200,7 @@ func capabilities(p *cli.Page, c *forgeyardv1.Capabilities) {
 	p.Fact("platform", "%s/%s", c.Os, c.Arch)
 	p.Fact("for jobs", "%g cores, %s memory, %s disk, %d at once", float64(c.MilliCpu)/1000, cli.Size(c.Memory), cli.Size(c.Disk), c.MaxJobs)
 	p.Fact("labels", "%s", cli.Labels(c.Labels))
+	p.Fact("assigned", "%s", assigned(c.Assigned))
 	p.Fact("networks", "%s", cli.Join(c.Networks))
 	for _, s := range c.Sandboxes {
 		p.Fact("sandbox", "%s %s, bounds %s", s.Kind, s.Version, orDash(cli.Join(s.Limits)))

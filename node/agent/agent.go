@@ -504,21 +504,23 @@ func (s *stepper) refusal(j site.Job) Refusal {
 		return s.in.Refusing[0]
 	}
 	me, _ := s.in.State.Members.Get(s.in.Me)
-	if why := s.in.Caps.Lacks(j.Spec, me.Labels); len(why) > 0 {
+	if why := s.in.Caps.Lacks(j.Spec, me.Assigned); len(why) > 0 {
 		return Refusal{s.reasonFor(j.Spec, me), strings.Join(why, "; ")}
 	}
 	return s.room(j.Spec)
 }
 
 // reasonFor names why the machine as it is now cannot serve a spec: what it registered
-// could, so it has changed since (RA-444); only its own rules forbid it; or it never could.
+// could, so it has changed since (RA-444), as it has where only what the site says of it
+// forbids it now; only its own rules forbid it; or it never could.
 func (s *stepper) reasonFor(sp job.Spec, me site.Member) job.RejectReason {
-	if me.Digest != (forgeyard.Digest{}) && len(me.Caps.Lacks(sp, me.Labels)) == 0 {
+	asAsked := job.Assignment{Pool: sp.Requires.Pool, Trust: sp.Requires.Trust, Labels: me.Assigned.Labels}
+	if me.Digest != (forgeyard.Digest{}) && len(me.Caps.Lacks(sp, asAsked)) == 0 {
 		return job.RejectCapabilityChanged
 	}
 	open := s.in.Caps
 	open.Networks = append(slices.Clone(open.Networks), sp.Network)
-	if len(open.Lacks(sp, me.Labels)) == 0 {
+	if len(open.Lacks(sp, me.Assigned)) == 0 {
 		return job.RejectLocalPolicy
 	}
 	return job.RejectUnsupportedSpec

@@ -490,6 +490,30 @@ func TestRejectReasons(t *testing.T) {
 			t.Errorf("%+v: %s, want %s", c.spec.Requires, got, c.want)
 		}
 	}
+	// What the site says of it has changed between the offer and the answer.
+	asks := needs
+	asks.Requires.Pool, asks.Requires.Trust = "release", []job.Trust{job.TrustConfidential}
+	if got := (&stepper{in: Input{Caps: could}}).reasonFor(asks, site.Member{Caps: could, Digest: forgeyard.Digest{1}}); got != job.RejectCapabilityChanged {
+		t.Errorf("the assignment changed: %s", got)
+	}
+}
+
+// The site says something else of a runner while its work runs, which goes on: only what comes
+// after is refused. What the machine itself says changes nothing of it.
+func TestAssignmentLeavesWhatRuns(t *testing.T) {
+	r := newRig(t)
+	a := r.running(r.submit(nil))
+	r.apply(site.MemberSet{Runner: a.Runner, Assign: &job.Assign{Pool: "release"}})
+	r.want("")
+	if r.book.Deadline(a.Lease) <= r.now {
+		t.Fatal("the assignment took its time away")
+	}
+	next, _ := r.s.Jobs.Get(a.Job)
+	me, _ := r.s.Members.Get(a.Runner)
+	s := &stepper{in: Input{Caps: me.Caps, State: r.s, Me: a.Runner}, book: r.book}
+	if why := s.refusal(next); why.Reason == "" || !strings.Contains(why.Detail, `set apart for jobs that ask for pool "release"`) {
+		t.Errorf("a new offer: %+v", why)
+	}
 }
 
 // E06: an epoch that goes on in place is counted by the terms which the log gave it, and

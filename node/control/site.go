@@ -246,6 +246,8 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		b.Disabled = &no
 	case "approve":
 		b.Approved = true
+	case "assign":
+		b.Assign = assign(r.Msg.Assign)
 	case "promote":
 		if err := mayPromote(s.n.Members(), string(m.Runner), s.n.Site().Config.Voters); err != nil {
 			return nil, err
@@ -262,7 +264,7 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		}
 		b.Removed = &yes
 	default:
-		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, approve, promote, demote, remove or attest-off", forgeyard.Clip(r.Msg.Action, 40))
+		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, approve, assign, promote, demote, remove or attest-off", forgeyard.Clip(r.Msg.Action, 40))
 	}
 	before := memberOf(s.n.Members(), string(m.Runner))
 	if _, err := propose(ctx, s.n, b); err != nil {
@@ -280,6 +282,15 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		before.State, before.Voter, before.Leader = "removed", false, false
 	}
 	return connect.NewResponse(&forgeyardv1.SetMemberResponse{Member: before}), nil
+}
+
+// assign is what a person asks the site to say of a runner; the log judges it.
+func assign(a *forgeyardv1.SetMemberRequest_Assign) *job.Assign {
+	b := &job.Assign{Pool: a.GetPool(), NoPool: a.GetNoPool(), NoTrust: a.GetNoTrust(), Labels: a.GetLabels(), NoLabels: a.GetNoLabels()}
+	for _, t := range a.GetTrust() {
+		b.Trust = append(b.Trust, job.Trust(t))
+	}
+	return b
 }
 
 // attestOff takes a person's word that a machine is off, unless the leader has heard it within

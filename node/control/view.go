@@ -24,10 +24,22 @@ func stamp(w forgeyard.Wall) *timestamppb.Timestamp {
 	return timestamppb.New(w.Time())
 }
 
-// Caps shows what a machine is.
-func Caps(c job.Capabilities, digest forgeyard.Digest) *forgeyardv1.Capabilities {
+// Assigned shows what the site says of a runner.
+func Assigned(a job.Assignment) *forgeyardv1.Assignment {
+	if a.IsZero() {
+		return nil
+	}
+	v := &forgeyardv1.Assignment{Pool: a.Pool, Labels: a.Labels}
+	for _, t := range a.Trust {
+		v.Trust = append(v.Trust, string(t))
+	}
+	return v
+}
+
+// Caps shows what a machine is, and what the site says of it.
+func Caps(c job.Capabilities, digest forgeyard.Digest, given job.Assignment) *forgeyardv1.Capabilities {
 	v := &forgeyardv1.Capabilities{
-		Os: c.OS, Arch: c.Arch, MilliCpu: c.MilliCPU, Memory: c.Memory, Disk: c.Disk, MaxJobs: int32(c.MaxJobs), Labels: c.Labels, Digest: digest.String(),
+		Os: c.OS, Arch: c.Arch, MilliCpu: c.MilliCPU, Memory: c.Memory, Disk: c.Disk, MaxJobs: int32(c.MaxJobs), Labels: c.Labels, Digest: digest.String(), Assigned: Assigned(given),
 	}
 	for _, s := range c.Sandboxes {
 		v.Sandboxes = append(v.Sandboxes, &forgeyardv1.Capabilities_Sandbox{Kind: string(s.Kind), Version: s.Version, Limits: s.Limits})

@@ -227,6 +227,38 @@ func TestWithheldCores(t *testing.T) {
 	r.want("offer to n1")
 }
 
+// RA-357, RA-358: who serves a pool, and who is trusted, is the site's word alone. A job that
+// asks for what nobody has waits, and is told so for each runner; what runs goes on when the
+// word changes.
+func TestAssignedRunners(t *testing.T) {
+	r := newRig(t)
+	m, _ := r.s.Members.Get(r.r[0])
+	m.Caps.Labels = map[string]string{"pool": "release", "trust": "confidential"} // so it says itself
+	m.Labels = m.Caps.Labels
+	r.s.Members = r.s.Members.Put(m.Runner, m)
+	r.hello()
+	id := r.submit(func(s *job.Spec) {
+		s.Requires = job.Requires{Pool: "release", Trust: []job.Trust{job.TrustConfidential}}
+	})
+	r.want("")
+	j, _ := r.s.Jobs.Get(id)
+	held, all := Explain(r.now, r.in, j)
+	if want := `[it is in no pool, the job requires pool "release" the site has not given it trust "confidential"]`; held != "" || fmt.Sprint(all[0].Reasons) != want || fmt.Sprint(all[1].Reasons) != want {
+		t.Fatalf("it waits: %q %+v", held, all)
+	}
+	r.apply(site.MemberSet{Runner: r.r[1], Assign: &job.Assign{Pool: "release", Trust: []job.Trust{job.TrustConfidential}}})
+	r.want("offer to n2")
+	a := r.held(id)
+	r.submit(nil)
+	r.want("offer to n1") // though n2 has room
+	r.apply(site.MemberSet{Runner: r.r[0], Assign: &job.Assign{Pool: "slow"}})
+	r.apply(site.MemberSet{Runner: r.r[1], Assign: &job.Assign{NoPool: true, NoTrust: true}})
+	r.want("offer to n2")
+	if j, _ = r.s.Jobs.Get(id); !j.Lease.Live() || j.Lease.Authority != a {
+		t.Fatalf("what ran is %s: %+v", j.Status, j.Lease)
+	}
+}
+
 // A runner that refused a job does not get it again at once; another does.
 func TestAvoid(t *testing.T) {
 	r := newRig(t)
@@ -632,7 +664,7 @@ func TestCheckpointsDrawTheirJob(t *testing.T) {
 			r := newRig(t)
 			r.s.Config.Durability.AcceptFewer = true
 			m, _ := r.s.Members.Get(r.r[0])
-			m.Labels = map[string]string{"bench": "a"}
+			m.Assigned.Labels = map[string]string{"bench": "a"}
 			r.s.Members = r.s.Members.Put(m.Runner, m)
 			id := r.submit(func(s *job.Spec) { s.Resume.Mode, s.Requires = job.ResumeApplication, c.requires })
 			a := r.held(id)

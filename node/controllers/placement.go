@@ -180,7 +180,7 @@ func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.D
 		c.Reasons = append(c.Reasons, "the run is for another node")
 	}
 	c.Reasons = append(c.Reasons, down...)
-	c.Reasons = append(c.Reasons, m.Caps.Lacks(j.Spec, m.Labels)...)
+	c.Reasons = append(c.Reasons, m.Caps.Lacks(j.Spec, m.Assigned)...)
 	c.Reasons = append(c.Reasons, noRoom(m, j.Spec, u)...)
 	if why := s.avoids(j, m); why != "" {
 		c.Reasons = append(c.Reasons, why)

@@ -2332,10 +2332,11 @@ func (*SetConfigResponse) Descriptor() ([]byte, []int) {
 }
 
 type SetMemberRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // runner id or name
-	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | approve | promote | demote | remove | attest-off
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // of attest-off
+	state         protoimpl.MessageState   `protogen:"open.v1"`
+	Member        string                   `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // runner id or name
+	Action        string                   `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | approve | promote | demote | remove | attest-off | assign
+	Reason        string                   `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // of attest-off
+	Assign        *SetMemberRequest_Assign `protobuf:"bytes,4,opt,name=assign,proto3" json:"assign,omitempty"` // of assign
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2389,6 +2390,13 @@ func (x *SetMemberRequest) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *SetMemberRequest) GetAssign() *SetMemberRequest_Assign {
+	if x != nil {
+		return x.Assign
+	}
+	return nil
 }
 
 type SetMemberResponse struct {
@@ -7561,6 +7569,91 @@ func (x *SiteStatus_DeviceCounts) GetOther() int64 {
 	return 0
 }
 
+// Assign changes what the site says of a runner. What it does not name stays as it is.
+type SetMemberRequest_Assign struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	NoPool        bool                   `protobuf:"varint,2,opt,name=no_pool,json=noPool,proto3" json:"no_pool,omitempty"`
+	Trust         []string               `protobuf:"bytes,3,rep,name=trust,proto3" json:"trust,omitempty"` // all that it has from now on
+	NoTrust       bool                   `protobuf:"varint,4,opt,name=no_trust,json=noTrust,proto3" json:"no_trust,omitempty"`
+	Labels        map[string]string      `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // likewise
+	NoLabels      bool                   `protobuf:"varint,6,opt,name=no_labels,json=noLabels,proto3" json:"no_labels,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetMemberRequest_Assign) Reset() {
+	*x = SetMemberRequest_Assign{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetMemberRequest_Assign) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetMemberRequest_Assign) ProtoMessage() {}
+
+func (x *SetMemberRequest_Assign) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetMemberRequest_Assign.ProtoReflect.Descriptor instead.
+func (*SetMemberRequest_Assign) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{40, 0}
+}
+
+func (x *SetMemberRequest_Assign) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *SetMemberRequest_Assign) GetNoPool() bool {
+	if x != nil {
+		return x.NoPool
+	}
+	return false
+}
+
+func (x *SetMemberRequest_Assign) GetTrust() []string {
+	if x != nil {
+		return x.Trust
+	}
+	return nil
+}
+
+func (x *SetMemberRequest_Assign) GetNoTrust() bool {
+	if x != nil {
+		return x.NoTrust
+	}
+	return false
+}
+
+func (x *SetMemberRequest_Assign) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *SetMemberRequest_Assign) GetNoLabels() bool {
+	if x != nil {
+		return x.NoLabels
+	}
+	return false
+}
+
 var File_forgeyard_v1_node_proto protoreflect.FileDescriptor
 
 const file_forgeyard_v1_node_proto_rawDesc = "" +
@@ -7791,11 +7884,22 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x10SetConfigRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x13\n" +
-	"\x11SetConfigResponse\"Z\n" +
+	"\x11SetConfigResponse\"\xa5\x03\n" +
 	"\x10SetMemberRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"]\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12=\n" +
+	"\x06assign\x18\x04 \x01(\v2%.forgeyard.v1.SetMemberRequest.AssignR\x06assign\x1a\x89\x02\n" +
+	"\x06Assign\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x17\n" +
+	"\ano_pool\x18\x02 \x01(\bR\x06noPool\x12\x14\n" +
+	"\x05trust\x18\x03 \x03(\tR\x05trust\x12\x19\n" +
+	"\bno_trust\x18\x04 \x01(\bR\anoTrust\x12I\n" +
+	"\x06labels\x18\x05 \x03(\v21.forgeyard.v1.SetMemberRequest.Assign.LabelsEntryR\x06labels\x12\x1b\n" +
+	"\tno_labels\x18\x06 \x01(\bR\bnoLabels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
 	"\x11SetMemberResponse\x12,\n" +
 	"\x06member\x18\x01 \x01(\v2\x14.forgeyard.v1.MemberR\x06member\x12\x1a\n" +
 	"\breleased\x18\x02 \x03(\tR\breleased\"\x8a\x01\n" +
@@ -8187,7 +8291,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 127)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 129)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*CleanupRequest)(nil),           // 0: forgeyard.v1.CleanupRequest
 	(*CleanupResponse)(nil),          // 1: forgeyard.v1.CleanupResponse
@@ -8315,206 +8419,210 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*SiteStatus_LeaderRef)(nil),     // 123: forgeyard.v1.SiteStatus.LeaderRef
 	(*SiteStatus_JobCounts)(nil),     // 124: forgeyard.v1.SiteStatus.JobCounts
 	(*SiteStatus_DeviceCounts)(nil),  // 125: forgeyard.v1.SiteStatus.DeviceCounts
-	nil,                              // 126: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*durationpb.Duration)(nil),      // 127: google.protobuf.Duration
-	(*Capabilities)(nil),             // 128: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 129: google.protobuf.Timestamp
-	(*Member)(nil),                   // 130: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 131: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 132: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 133: forgeyard.v1.Job
-	(*Run)(nil),                      // 134: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 135: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 136: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 137: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 138: forgeyard.v1.RunEvent
+	(*SetMemberRequest_Assign)(nil),  // 126: forgeyard.v1.SetMemberRequest.Assign
+	nil,                              // 127: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	nil,                              // 128: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*durationpb.Duration)(nil),      // 129: google.protobuf.Duration
+	(*Capabilities)(nil),             // 130: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 131: google.protobuf.Timestamp
+	(*Member)(nil),                   // 132: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 133: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 134: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 135: forgeyard.v1.Job
+	(*Run)(nil),                      // 136: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 137: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 138: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 139: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 140: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	2,   // 0: forgeyard.v1.CleanupResponse.found:type_name -> forgeyard.v1.Leftover
-	127, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
+	129, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
 	118, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
 	119, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	5,   // 4: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
 	120, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	128, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	129, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	130, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	131, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
 	116, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
 	117, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
 	115, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
 	114, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
 	121, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	127, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	129, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	5,   // 14: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	12,  // 15: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
 	17,  // 16: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	129, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	129, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	131, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	131, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
 	122, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
 	123, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	130, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	131, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	132, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	132, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	133, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	134, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
 	124, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
 	125, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	129, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	130, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	129, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	127, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	129, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	131, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	132, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	131, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	129, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	131, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	31,  // 31: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	12,  // 32: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	130, // 33: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	133, // 34: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	134, // 35: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	56,  // 36: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	57,  // 37: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	57,  // 38: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	129, // 39: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	129, // 40: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	129, // 41: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	69,  // 42: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	129, // 43: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	127, // 44: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	135, // 45: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	88,  // 46: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	127, // 47: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	93,  // 48: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	95,  // 49: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	88,  // 50: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	129, // 51: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	136, // 52: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	126, // 53: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	127, // 54: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	131, // 55: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	132, // 56: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	129, // 57: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	129, // 58: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	129, // 59: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	129, // 60: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	129, // 61: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	110, // 62: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	127, // 63: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	127, // 64: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	127, // 65: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	3,   // 66: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	6,   // 67: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	8,   // 68: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	10,  // 69: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	0,   // 70: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
-	24,  // 71: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	26,  // 72: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	28,  // 73: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	30,  // 74: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	32,  // 75: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	34,  // 76: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	13,  // 77: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
-	15,  // 78: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
-	18,  // 79: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
-	36,  // 80: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	38,  // 81: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	40,  // 82: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	20,  // 83: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	22,  // 84: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	42,  // 85: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	44,  // 86: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	46,  // 87: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	47,  // 88: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	48,  // 89: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	111, // 90: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	113, // 91: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	50,  // 92: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	52,  // 93: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	53,  // 94: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	60,  // 95: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	65,  // 96: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	62,  // 97: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	64,  // 98: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	67,  // 99: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	70,  // 100: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	72,  // 101: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	74,  // 102: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	76,  // 103: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	77,  // 104: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	54,  // 105: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	58,  // 106: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	80,  // 107: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	82,  // 108: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	84,  // 109: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	86,  // 110: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	89,  // 111: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	91,  // 112: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	94,  // 113: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	96,  // 114: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	98,  // 115: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	100, // 116: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	102, // 117: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	104, // 118: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	105, // 119: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	107, // 120: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	108, // 121: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	109, // 122: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	4,   // 123: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	7,   // 124: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	9,   // 125: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	11,  // 126: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	1,   // 127: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
-	25,  // 128: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	27,  // 129: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	29,  // 130: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	31,  // 131: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	33,  // 132: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	35,  // 133: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	14,  // 134: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	16,  // 135: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	19,  // 136: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	37,  // 137: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	39,  // 138: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	41,  // 139: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	21,  // 140: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	23,  // 141: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	43,  // 142: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	45,  // 143: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	133, // 144: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	137, // 145: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	49,  // 146: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	112, // 147: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	110, // 148: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	51,  // 149: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	134, // 150: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	138, // 151: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	61,  // 152: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	66,  // 153: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	63,  // 154: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	61,  // 155: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	68,  // 156: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	71,  // 157: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	73,  // 158: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	75,  // 159: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	79,  // 160: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	78,  // 161: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	55,  // 162: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	59,  // 163: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	81,  // 164: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	83,  // 165: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	85,  // 166: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	87,  // 167: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	90,  // 168: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	92,  // 169: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	95,  // 170: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	97,  // 171: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	99,  // 172: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	101, // 173: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	103, // 174: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	104, // 175: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	106, // 176: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	106, // 177: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	106, // 178: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	106, // 179: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	123, // [123:180] is the sub-list for method output_type
-	66,  // [66:123] is the sub-list for method input_type
-	66,  // [66:66] is the sub-list for extension type_name
-	66,  // [66:66] is the sub-list for extension extendee
-	0,   // [0:66] is the sub-list for field type_name
+	126, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
+	132, // 34: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	135, // 35: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	136, // 36: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	56,  // 37: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	57,  // 38: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	57,  // 39: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	131, // 40: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	131, // 41: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	131, // 42: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	69,  // 43: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	131, // 44: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	129, // 45: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	137, // 46: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	88,  // 47: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	129, // 48: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	93,  // 49: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	95,  // 50: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	88,  // 51: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	131, // 52: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	138, // 53: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	128, // 54: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	129, // 55: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	133, // 56: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	134, // 57: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	131, // 58: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	131, // 59: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	131, // 60: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	131, // 61: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	131, // 62: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	110, // 63: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	129, // 64: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	129, // 65: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	129, // 66: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	127, // 67: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	3,   // 68: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	6,   // 69: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	8,   // 70: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	10,  // 71: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	0,   // 72: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
+	24,  // 73: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	26,  // 74: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	28,  // 75: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	30,  // 76: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	32,  // 77: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	34,  // 78: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	13,  // 79: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
+	15,  // 80: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
+	18,  // 81: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
+	36,  // 82: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	38,  // 83: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	40,  // 84: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	20,  // 85: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	22,  // 86: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	42,  // 87: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	44,  // 88: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	46,  // 89: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	47,  // 90: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	48,  // 91: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	111, // 92: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	113, // 93: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	50,  // 94: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	52,  // 95: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	53,  // 96: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	60,  // 97: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	65,  // 98: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	62,  // 99: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	64,  // 100: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	67,  // 101: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	70,  // 102: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	72,  // 103: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	74,  // 104: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	76,  // 105: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	77,  // 106: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	54,  // 107: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	58,  // 108: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	80,  // 109: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	82,  // 110: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	84,  // 111: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	86,  // 112: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	89,  // 113: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	91,  // 114: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	94,  // 115: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	96,  // 116: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	98,  // 117: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	100, // 118: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	102, // 119: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	104, // 120: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	105, // 121: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	107, // 122: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	108, // 123: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	109, // 124: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	4,   // 125: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	7,   // 126: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	9,   // 127: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	11,  // 128: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	1,   // 129: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
+	25,  // 130: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	27,  // 131: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	29,  // 132: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	31,  // 133: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	33,  // 134: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	35,  // 135: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	14,  // 136: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	16,  // 137: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	19,  // 138: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	37,  // 139: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	39,  // 140: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	41,  // 141: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	21,  // 142: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	23,  // 143: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	43,  // 144: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	45,  // 145: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	135, // 146: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	139, // 147: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	49,  // 148: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	112, // 149: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	110, // 150: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	51,  // 151: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	136, // 152: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	140, // 153: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	61,  // 154: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	66,  // 155: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	63,  // 156: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	61,  // 157: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	68,  // 158: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	71,  // 159: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	73,  // 160: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	75,  // 161: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	79,  // 162: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	78,  // 163: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	55,  // 164: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	59,  // 165: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	81,  // 166: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	83,  // 167: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	85,  // 168: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	87,  // 169: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	90,  // 170: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	92,  // 171: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	95,  // 172: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	97,  // 173: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	99,  // 174: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	101, // 175: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	103, // 176: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	104, // 177: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	106, // 178: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	106, // 179: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	106, // 180: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	106, // 181: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	125, // [125:182] is the sub-list for method output_type
+	68,  // [68:125] is the sub-list for method input_type
+	68,  // [68:68] is the sub-list for extension type_name
+	68,  // [68:68] is the sub-list for extension extendee
+	0,   // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -8529,7 +8637,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   127,
+			NumMessages:   129,
 			NumExtensions: 0,
 			NumServices:   9,
 		},

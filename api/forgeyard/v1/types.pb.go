@@ -48,6 +48,7 @@ type Member struct {
 	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"` // the leader does not hear its renewals; absent: it does
 	Heartbeat     *Heartbeat             `protobuf:"bytes,19,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`                        // the last that the leader heard; absent: not asked for, or none
 	Waiting       bool                   `protobuf:"varint,20,opt,name=waiting,proto3" json:"waiting,omitempty"`                           // for approval: no work, no vote
+	Assigned      *Assignment            `protobuf:"bytes,21,opt,name=assigned,proto3" json:"assigned,omitempty"`                          // what the site says of it; absent: nothing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -222,6 +223,74 @@ func (x *Member) GetWaiting() bool {
 	return false
 }
 
+func (x *Member) GetAssigned() *Assignment {
+	if x != nil {
+		return x.Assigned
+	}
+	return nil
+}
+
+// Assignment is what the site says of a runner, and the runner never of itself.
+type Assignment struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`                                                                               // it serves the jobs that ask for this pool, and no others
+	Trust         []string               `protobuf:"bytes,2,rep,name=trust,proto3" json:"trust,omitempty"`                                                                             // confidential | trusted-network
+	Labels        map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // they stand before the runner's own
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Assignment) Reset() {
+	*x = Assignment{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Assignment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Assignment) ProtoMessage() {}
+
+func (x *Assignment) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
+func (*Assignment) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Assignment) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Assignment) GetTrust() []string {
+	if x != nil {
+		return x.Trust
+	}
+	return nil
+}
+
+func (x *Assignment) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // Heartbeat is what a runner last said of itself (07§26), as the leader heard it.
 type Heartbeat struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
@@ -241,7 +310,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[1]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +322,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[1]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +335,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Heartbeat) GetAgo() *durationpb.Duration {
@@ -354,13 +423,14 @@ type Capabilities struct {
 	Devices       []*Capabilities_DeviceFact `protobuf:"bytes,11,rep,name=devices,proto3" json:"devices,omitempty"`
 	Digest        string                     `protobuf:"bytes,12,opt,name=digest,proto3" json:"digest,omitempty"`
 	Gpus          []*Capabilities_GPU        `protobuf:"bytes,13,rep,name=gpus,proto3" json:"gpus,omitempty"`
+	Assigned      *Assignment                `protobuf:"bytes,14,opt,name=assigned,proto3" json:"assigned,omitempty"` // by the site, and no part of the digest; absent: nothing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[2]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +442,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[2]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +455,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Capabilities) GetOs() string {
@@ -479,6 +549,13 @@ func (x *Capabilities) GetGpus() []*Capabilities_GPU {
 	return nil
 }
 
+func (x *Capabilities) GetAssigned() *Assignment {
+	if x != nil {
+		return x.Assigned
+	}
+	return nil
+}
+
 type Authority struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -494,7 +571,7 @@ type Authority struct {
 
 func (x *Authority) Reset() {
 	*x = Authority{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[3]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -506,7 +583,7 @@ func (x *Authority) String() string {
 func (*Authority) ProtoMessage() {}
 
 func (x *Authority) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[3]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -519,7 +596,7 @@ func (x *Authority) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Authority.ProtoReflect.Descriptor instead.
 func (*Authority) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Authority) GetJobId() string {
@@ -595,7 +672,7 @@ type Connectivity struct {
 
 func (x *Connectivity) Reset() {
 	*x = Connectivity{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -607,7 +684,7 @@ func (x *Connectivity) String() string {
 func (*Connectivity) ProtoMessage() {}
 
 func (x *Connectivity) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[4]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -620,7 +697,7 @@ func (x *Connectivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connectivity.ProtoReflect.Descriptor instead.
 func (*Connectivity) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Connectivity) GetState() string {
@@ -732,7 +809,7 @@ type Shortfall struct {
 
 func (x *Shortfall) Reset() {
 	*x = Shortfall{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +821,7 @@ func (x *Shortfall) String() string {
 func (*Shortfall) ProtoMessage() {}
 
 func (x *Shortfall) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[5]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +834,7 @@ func (x *Shortfall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shortfall.ProtoReflect.Descriptor instead.
 func (*Shortfall) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Shortfall) GetNode() string {
@@ -793,7 +870,7 @@ type Outbox struct {
 
 func (x *Outbox) Reset() {
 	*x = Outbox{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +882,7 @@ func (x *Outbox) String() string {
 func (*Outbox) ProtoMessage() {}
 
 func (x *Outbox) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[6]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +895,7 @@ func (x *Outbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outbox.ProtoReflect.Descriptor instead.
 func (*Outbox) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Outbox) GetPending() int64 {
@@ -904,7 +981,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +993,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[7]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1006,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Job) GetJobId() string {
@@ -1260,7 +1337,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1349,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[8]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1362,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Checkpoint) GetCheckpointId() string {
@@ -1385,7 +1462,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1474,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[9]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1410,7 +1487,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Output) GetPath() string {
@@ -1460,7 +1537,7 @@ type StepResult struct {
 
 func (x *StepResult) Reset() {
 	*x = StepResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1549,7 @@ func (x *StepResult) String() string {
 func (*StepResult) ProtoMessage() {}
 
 func (x *StepResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[10]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1562,7 @@ func (x *StepResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResult.ProtoReflect.Descriptor instead.
 func (*StepResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StepResult) GetName() string {
@@ -1540,7 +1617,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1629,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[11]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1642,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Run) GetRunId() string {
@@ -1696,7 +1773,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1708,7 +1785,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[12]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1721,7 +1798,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunEvent) GetRunId() string {
@@ -1796,7 +1873,7 @@ type ToolUse struct {
 
 func (x *ToolUse) Reset() {
 	*x = ToolUse{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +1885,7 @@ func (x *ToolUse) String() string {
 func (*ToolUse) ProtoMessage() {}
 
 func (x *ToolUse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[13]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +1898,7 @@ func (x *ToolUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolUse.ProtoReflect.Descriptor instead.
 func (*ToolUse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ToolUse) GetSource() string {
@@ -1886,7 +1963,7 @@ type Printed struct {
 
 func (x *Printed) Reset() {
 	*x = Printed{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +1975,7 @@ func (x *Printed) String() string {
 func (*Printed) ProtoMessage() {}
 
 func (x *Printed) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[14]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +1988,7 @@ func (x *Printed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Printed.ProtoReflect.Descriptor instead.
 func (*Printed) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Printed) GetFirstSeq() uint64 {
@@ -1957,7 +2034,7 @@ type LogFrame struct {
 
 func (x *LogFrame) Reset() {
 	*x = LogFrame{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2046,7 @@ func (x *LogFrame) String() string {
 func (*LogFrame) ProtoMessage() {}
 
 func (x *LogFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[15]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2059,7 @@ func (x *LogFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogFrame.ProtoReflect.Descriptor instead.
 func (*LogFrame) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *LogFrame) GetAttemptId() string {
@@ -2056,7 +2133,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2145,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[16]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2158,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Device) GetDeviceId() string {
@@ -2196,7 +2273,7 @@ type Heartbeat_Attempt struct {
 
 func (x *Heartbeat_Attempt) Reset() {
 	*x = Heartbeat_Attempt{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2285,7 @@ func (x *Heartbeat_Attempt) String() string {
 func (*Heartbeat_Attempt) ProtoMessage() {}
 
 func (x *Heartbeat_Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[18]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2298,7 @@ func (x *Heartbeat_Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat_Attempt.ProtoReflect.Descriptor instead.
 func (*Heartbeat_Attempt) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1, 0}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 0}
 }
 
 func (x *Heartbeat_Attempt) GetLeaseId() string {
@@ -2281,7 +2358,7 @@ type Heartbeat_Resources struct {
 
 func (x *Heartbeat_Resources) Reset() {
 	*x = Heartbeat_Resources{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2293,7 +2370,7 @@ func (x *Heartbeat_Resources) String() string {
 func (*Heartbeat_Resources) ProtoMessage() {}
 
 func (x *Heartbeat_Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[19]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2306,7 +2383,7 @@ func (x *Heartbeat_Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat_Resources.ProtoReflect.Descriptor instead.
 func (*Heartbeat_Resources) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{1, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 1}
 }
 
 func (x *Heartbeat_Resources) GetJobs() int32 {
@@ -2365,7 +2442,7 @@ type Capabilities_GPU struct {
 
 func (x *Capabilities_GPU) Reset() {
 	*x = Capabilities_GPU{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2377,7 +2454,7 @@ func (x *Capabilities_GPU) String() string {
 func (*Capabilities_GPU) ProtoMessage() {}
 
 func (x *Capabilities_GPU) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[21]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2390,7 +2467,7 @@ func (x *Capabilities_GPU) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_GPU.ProtoReflect.Descriptor instead.
 func (*Capabilities_GPU) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{3, 1}
 }
 
 func (x *Capabilities_GPU) GetBus() string {
@@ -2439,7 +2516,7 @@ type Capabilities_Sandbox struct {
 
 func (x *Capabilities_Sandbox) Reset() {
 	*x = Capabilities_Sandbox{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2528,7 @@ func (x *Capabilities_Sandbox) String() string {
 func (*Capabilities_Sandbox) ProtoMessage() {}
 
 func (x *Capabilities_Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[22]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2541,7 @@ func (x *Capabilities_Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_Sandbox.ProtoReflect.Descriptor instead.
 func (*Capabilities_Sandbox) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{3, 2}
 }
 
 func (x *Capabilities_Sandbox) GetKind() string {
@@ -2500,7 +2577,7 @@ type Capabilities_Toolchain struct {
 
 func (x *Capabilities_Toolchain) Reset() {
 	*x = Capabilities_Toolchain{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2512,7 +2589,7 @@ func (x *Capabilities_Toolchain) String() string {
 func (*Capabilities_Toolchain) ProtoMessage() {}
 
 func (x *Capabilities_Toolchain) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[23]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2525,7 +2602,7 @@ func (x *Capabilities_Toolchain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_Toolchain.ProtoReflect.Descriptor instead.
 func (*Capabilities_Toolchain) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{3, 3}
 }
 
 func (x *Capabilities_Toolchain) GetName() string {
@@ -2568,7 +2645,7 @@ type Capabilities_DeviceFact struct {
 
 func (x *Capabilities_DeviceFact) Reset() {
 	*x = Capabilities_DeviceFact{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2657,7 @@ func (x *Capabilities_DeviceFact) String() string {
 func (*Capabilities_DeviceFact) ProtoMessage() {}
 
 func (x *Capabilities_DeviceFact) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[24]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2670,7 @@ func (x *Capabilities_DeviceFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities_DeviceFact.ProtoReflect.Descriptor instead.
 func (*Capabilities_DeviceFact) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{2, 4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{3, 4}
 }
 
 func (x *Capabilities_DeviceFact) GetId() string {
@@ -2637,7 +2714,7 @@ type Job_Event struct {
 
 func (x *Job_Event) Reset() {
 	*x = Job_Event{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2649,7 +2726,7 @@ func (x *Job_Event) String() string {
 func (*Job_Event) ProtoMessage() {}
 
 func (x *Job_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[26]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +2739,7 @@ func (x *Job_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Event.ProtoReflect.Descriptor instead.
 func (*Job_Event) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 0}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 0}
 }
 
 func (x *Job_Event) GetAt() *timestamppb.Timestamp {
@@ -2708,7 +2785,7 @@ type Job_Diagnostic struct {
 
 func (x *Job_Diagnostic) Reset() {
 	*x = Job_Diagnostic{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2720,7 +2797,7 @@ func (x *Job_Diagnostic) String() string {
 func (*Job_Diagnostic) ProtoMessage() {}
 
 func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[27]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2733,7 +2810,7 @@ func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Diagnostic.ProtoReflect.Descriptor instead.
 func (*Job_Diagnostic) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 1}
 }
 
 func (x *Job_Diagnostic) GetPath() string {
@@ -2796,7 +2873,7 @@ type Job_Holder struct {
 
 func (x *Job_Holder) Reset() {
 	*x = Job_Holder{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +2885,7 @@ func (x *Job_Holder) String() string {
 func (*Job_Holder) ProtoMessage() {}
 
 func (x *Job_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +2898,7 @@ func (x *Job_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Holder.ProtoReflect.Descriptor instead.
 func (*Job_Holder) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 2}
 }
 
 func (x *Job_Holder) GetPhase() string {
@@ -2863,7 +2940,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +2952,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +2965,7 @@ func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Epoch.ProtoReflect.Descriptor instead.
 func (*Job_Epoch) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 3}
 }
 
 func (x *Job_Epoch) GetEpoch() uint64 {
@@ -2976,7 +3053,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2988,7 +3065,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3001,7 +3078,7 @@ func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_LateResult.ProtoReflect.Descriptor instead.
 func (*Job_LateResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 4}
 }
 
 func (x *Job_LateResult) GetAt() *timestamppb.Timestamp {
@@ -3064,7 +3141,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3076,7 +3153,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3089,7 +3166,7 @@ func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Candidate.ProtoReflect.Descriptor instead.
 func (*Job_Candidate) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 5}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 5}
 }
 
 func (x *Job_Candidate) GetRunner() string {
@@ -3126,7 +3203,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3138,7 +3215,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3151,7 +3228,7 @@ func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_HeldDevice.ProtoReflect.Descriptor instead.
 func (*Job_HeldDevice) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{7, 6}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 6}
 }
 
 func (x *Job_HeldDevice) GetAs() string {
@@ -3193,7 +3270,7 @@ var File_forgeyard_v1_types_proto protoreflect.FileDescriptor
 
 const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\x05\n" +
+	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\x06\n" +
 	"\x06Member\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
@@ -3216,7 +3293,16 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x06joined\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x06joined\x12=\n" +
 	"\fsilent_since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x125\n" +
 	"\theartbeat\x18\x13 \x01(\v2\x17.forgeyard.v1.HeartbeatR\theartbeat\x12\x18\n" +
-	"\awaiting\x18\x14 \x01(\bR\awaiting\x1a9\n" +
+	"\awaiting\x18\x14 \x01(\bR\awaiting\x124\n" +
+	"\bassigned\x18\x15 \x01(\v2\x18.forgeyard.v1.AssignmentR\bassigned\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaf\x01\n" +
+	"\n" +
+	"Assignment\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
+	"\x05trust\x18\x02 \x03(\tR\x05trust\x12<\n" +
+	"\x06labels\x18\x03 \x03(\v2$.forgeyard.v1.Assignment.LabelsEntryR\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x06\n" +
@@ -3249,7 +3335,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x06memory\x18\x03 \x01(\x03R\x06memory\x12\x12\n" +
 	"\x04disk\x18\x04 \x01(\x03R\x04disk\x12\x1b\n" +
 	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\x12,\n" +
-	"\x12milli_cpu_withheld\x18\x06 \x01(\x03R\x10milliCpuWithheld\"\xca\b\n" +
+	"\x12milli_cpu_withheld\x18\x06 \x01(\x03R\x10milliCpuWithheld\"\x80\t\n" +
 	"\fCapabilities\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x1b\n" +
@@ -3266,7 +3352,8 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	" \x03(\tR\bnetworks\x12?\n" +
 	"\adevices\x18\v \x03(\v2%.forgeyard.v1.Capabilities.DeviceFactR\adevices\x12\x16\n" +
 	"\x06digest\x18\f \x01(\tR\x06digest\x122\n" +
-	"\x04gpus\x18\r \x03(\v2\x1e.forgeyard.v1.Capabilities.GPUR\x04gpus\x1a9\n" +
+	"\x04gpus\x18\r \x03(\v2\x1e.forgeyard.v1.Capabilities.GPUR\x04gpus\x124\n" +
+	"\bassigned\x18\x0e \x01(\v2\x18.forgeyard.v1.AssignmentR\bassigned\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1au\n" +
@@ -3547,111 +3634,116 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
-	(*Heartbeat)(nil),               // 1: forgeyard.v1.Heartbeat
-	(*Capabilities)(nil),            // 2: forgeyard.v1.Capabilities
-	(*Authority)(nil),               // 3: forgeyard.v1.Authority
-	(*Connectivity)(nil),            // 4: forgeyard.v1.Connectivity
-	(*Shortfall)(nil),               // 5: forgeyard.v1.Shortfall
-	(*Outbox)(nil),                  // 6: forgeyard.v1.Outbox
-	(*Job)(nil),                     // 7: forgeyard.v1.Job
-	(*Checkpoint)(nil),              // 8: forgeyard.v1.Checkpoint
-	(*Output)(nil),                  // 9: forgeyard.v1.Output
-	(*StepResult)(nil),              // 10: forgeyard.v1.StepResult
-	(*Run)(nil),                     // 11: forgeyard.v1.Run
-	(*RunEvent)(nil),                // 12: forgeyard.v1.RunEvent
-	(*ToolUse)(nil),                 // 13: forgeyard.v1.ToolUse
-	(*Printed)(nil),                 // 14: forgeyard.v1.Printed
-	(*LogFrame)(nil),                // 15: forgeyard.v1.LogFrame
-	(*Device)(nil),                  // 16: forgeyard.v1.Device
-	nil,                             // 17: forgeyard.v1.Member.LabelsEntry
-	(*Heartbeat_Attempt)(nil),       // 18: forgeyard.v1.Heartbeat.Attempt
-	(*Heartbeat_Resources)(nil),     // 19: forgeyard.v1.Heartbeat.Resources
-	nil,                             // 20: forgeyard.v1.Capabilities.LabelsEntry
-	(*Capabilities_GPU)(nil),        // 21: forgeyard.v1.Capabilities.GPU
-	(*Capabilities_Sandbox)(nil),    // 22: forgeyard.v1.Capabilities.Sandbox
-	(*Capabilities_Toolchain)(nil),  // 23: forgeyard.v1.Capabilities.Toolchain
-	(*Capabilities_DeviceFact)(nil), // 24: forgeyard.v1.Capabilities.DeviceFact
-	nil,                             // 25: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	(*Job_Event)(nil),               // 26: forgeyard.v1.Job.Event
-	(*Job_Diagnostic)(nil),          // 27: forgeyard.v1.Job.Diagnostic
-	(*Job_Holder)(nil),              // 28: forgeyard.v1.Job.Holder
-	(*Job_Epoch)(nil),               // 29: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 30: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 31: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 32: forgeyard.v1.Job.HeldDevice
-	nil,                             // 33: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 34: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 35: google.protobuf.Duration
+	(*Assignment)(nil),              // 1: forgeyard.v1.Assignment
+	(*Heartbeat)(nil),               // 2: forgeyard.v1.Heartbeat
+	(*Capabilities)(nil),            // 3: forgeyard.v1.Capabilities
+	(*Authority)(nil),               // 4: forgeyard.v1.Authority
+	(*Connectivity)(nil),            // 5: forgeyard.v1.Connectivity
+	(*Shortfall)(nil),               // 6: forgeyard.v1.Shortfall
+	(*Outbox)(nil),                  // 7: forgeyard.v1.Outbox
+	(*Job)(nil),                     // 8: forgeyard.v1.Job
+	(*Checkpoint)(nil),              // 9: forgeyard.v1.Checkpoint
+	(*Output)(nil),                  // 10: forgeyard.v1.Output
+	(*StepResult)(nil),              // 11: forgeyard.v1.StepResult
+	(*Run)(nil),                     // 12: forgeyard.v1.Run
+	(*RunEvent)(nil),                // 13: forgeyard.v1.RunEvent
+	(*ToolUse)(nil),                 // 14: forgeyard.v1.ToolUse
+	(*Printed)(nil),                 // 15: forgeyard.v1.Printed
+	(*LogFrame)(nil),                // 16: forgeyard.v1.LogFrame
+	(*Device)(nil),                  // 17: forgeyard.v1.Device
+	nil,                             // 18: forgeyard.v1.Member.LabelsEntry
+	nil,                             // 19: forgeyard.v1.Assignment.LabelsEntry
+	(*Heartbeat_Attempt)(nil),       // 20: forgeyard.v1.Heartbeat.Attempt
+	(*Heartbeat_Resources)(nil),     // 21: forgeyard.v1.Heartbeat.Resources
+	nil,                             // 22: forgeyard.v1.Capabilities.LabelsEntry
+	(*Capabilities_GPU)(nil),        // 23: forgeyard.v1.Capabilities.GPU
+	(*Capabilities_Sandbox)(nil),    // 24: forgeyard.v1.Capabilities.Sandbox
+	(*Capabilities_Toolchain)(nil),  // 25: forgeyard.v1.Capabilities.Toolchain
+	(*Capabilities_DeviceFact)(nil), // 26: forgeyard.v1.Capabilities.DeviceFact
+	nil,                             // 27: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	(*Job_Event)(nil),               // 28: forgeyard.v1.Job.Event
+	(*Job_Diagnostic)(nil),          // 29: forgeyard.v1.Job.Diagnostic
+	(*Job_Holder)(nil),              // 30: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 31: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 32: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 33: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 34: forgeyard.v1.Job.HeldDevice
+	nil,                             // 35: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 36: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	34, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
-	17, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
-	2,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	34, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	34, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
-	1,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
-	35, // 6: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	34, // 7: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
-	18, // 8: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
-	19, // 9: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
-	22, // 10: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
-	23, // 11: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
-	20, // 12: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
-	24, // 13: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
-	21, // 14: forgeyard.v1.Capabilities.gpus:type_name -> forgeyard.v1.Capabilities.GPU
-	34, // 15: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	34, // 16: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	35, // 17: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	35, // 18: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	35, // 19: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	34, // 20: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
-	5,  // 21: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	35, // 22: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	35, // 23: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	34, // 24: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	34, // 25: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	34, // 26: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	34, // 27: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	34, // 28: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	29, // 29: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
-	8,  // 30: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
-	9,  // 31: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
-	10, // 32: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	30, // 33: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	31, // 34: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	32, // 35: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	35, // 36: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	34, // 37: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	28, // 38: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
-	26, // 39: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
-	27, // 40: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
-	34, // 41: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	35, // 42: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	34, // 43: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	34, // 44: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	34, // 45: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	34, // 46: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	34, // 47: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	13, // 48: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
-	14, // 49: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
-	35, // 50: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
-	34, // 51: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	33, // 52: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	34, // 53: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	25, // 54: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	34, // 55: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
-	35, // 56: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	34, // 57: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	34, // 58: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	34, // 59: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	60, // [60:60] is the sub-list for method output_type
-	60, // [60:60] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	36, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	18, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
+	3,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
+	36, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	36, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	2,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
+	1,  // 6: forgeyard.v1.Member.assigned:type_name -> forgeyard.v1.Assignment
+	19, // 7: forgeyard.v1.Assignment.labels:type_name -> forgeyard.v1.Assignment.LabelsEntry
+	37, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	36, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	20, // 10: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
+	21, // 11: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
+	24, // 12: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
+	25, // 13: forgeyard.v1.Capabilities.toolchains:type_name -> forgeyard.v1.Capabilities.Toolchain
+	22, // 14: forgeyard.v1.Capabilities.labels:type_name -> forgeyard.v1.Capabilities.LabelsEntry
+	26, // 15: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
+	23, // 16: forgeyard.v1.Capabilities.gpus:type_name -> forgeyard.v1.Capabilities.GPU
+	1,  // 17: forgeyard.v1.Capabilities.assigned:type_name -> forgeyard.v1.Assignment
+	36, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	36, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	37, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	37, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	37, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	36, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	6,  // 24: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
+	37, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	37, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	36, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	36, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	36, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	36, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	36, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	31, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	9,  // 33: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
+	10, // 34: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
+	11, // 35: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
+	32, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	33, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	34, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	37, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	36, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	30, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	28, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
+	29, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
+	36, // 44: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	37, // 45: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	36, // 46: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	36, // 47: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	36, // 48: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	36, // 49: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	36, // 50: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	14, // 51: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	15, // 52: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	37, // 53: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	36, // 54: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	35, // 55: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	36, // 56: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	27, // 57: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	36, // 58: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
+	37, // 59: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	36, // 60: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	36, // 61: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	36, // 62: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	63, // [63:63] is the sub-list for method output_type
+	63, // [63:63] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -3665,7 +3757,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
