@@ -200,6 +200,15 @@ type Many interface {
 	PutMany(ctx context.Context, objects []Small, o PutOptions)
 }
 
+// ManyReader is a Store that reads many small objects in one pass. One by one each is looked
+// for twice: what it is, and where its bytes are.
+type ManyReader interface {
+	// ReadMany gives f the bytes of those names that lie together, in an order of its own. f
+	// must not keep the bytes, nor use the store. What f is not given is to be read by Block,
+	// which finds it elsewhere or says what is wrong with it. Check is that of ReadBlock.
+	ReadMany(ctx context.Context, names []forgeyard.Digest, check bool, f func(i int, b []byte))
+}
+
 // Exchange brings content from elsewhere into the local store.
 type Exchange interface {
 	// Fetch returns when the blob is complete in the local store, verified. It tries

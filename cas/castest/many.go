@@ -62,7 +62,32 @@ func manyAtOnce(t *testing.T, s cas.Store) {
 	if s.Has(ctx, want[300].Digest) {
 		t.Fatal("wrong bytes left something behind")
 	}
+	if r, ok := s.(cas.ManyReader); ok {
+		readMany(t, r, objects, want, has)
+	}
 	manyAgain(t, s, many, objects, want)
+}
+
+// readMany reads what is here and what is not in one pass: it gives right bytes, each once.
+func readMany(t *testing.T, r cas.ManyReader, objects []cas.Small, want, has []cas.Ref) {
+	t.Helper()
+	var names []forgeyard.Digest
+	for _, ref := range want[:700] {
+		names = append(names, ref.Digest)
+	}
+	given := map[int]bool{}
+	for _, check := range []bool{false, true} {
+		clear(given)
+		r.ReadMany(context.Background(), names, check, func(i int, b []byte) {
+			if given[i] || !bytes.Equal(b, objects[i].Bytes) || i == 300 {
+				t.Errorf("object %d: %d bytes, given before: %v", i, len(b), given[i])
+			}
+			given[i] = true
+		})
+		if len(given) < len(has)/4 {
+			t.Errorf("%d of %d small objects were read in one pass", len(given), len(has))
+		}
+	}
 }
 
 // manyAgain puts what is here: nothing is written, and an owner holds it all the same.

@@ -54,6 +54,7 @@ var (
 	_ cas.BlockOpener = (*Store)(nil)
 	_ cas.Holder      = (*Store)(nil)
 	_ cas.Many        = (*Store)(nil)
+	_ cas.ManyReader  = (*Store)(nil)
 )
 
 // Config says where a store is and what it may use.

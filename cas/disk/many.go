@@ -32,6 +32,34 @@ func (s *Store) Lacks(ctx context.Context, refs []cas.Ref) (lacks []int) {
 	return lacks
 }
 
+// ReadMany implements cas.ManyReader: of objects that lie in the index. Bytes that do not match
+// their name are passed over, for Block to set aside.
+func (s *Store) ReadMany(ctx context.Context, names []forgeyard.Digest, check bool, f func(i int, b []byte)) {
+	var known []record
+	var at []int
+	var keys [][]byte
+	err := s.records(names, func(i int, r record, ok bool) {
+		if ok && r.Inline {
+			known, at, keys = append(known, r), append(at, i), append(keys, rowKey(tInline, names[i][:]))
+		}
+	})
+	if err != nil || ctx.Err() != nil {
+		return
+	}
+	var used []int
+	_ = s.idx.Look(keys, func(k int, b []byte) { // what it could not read is read again, and then told
+		d := names[at[k]]
+		if b == nil || int64(len(b)) != known[k].Size || check && cas.Sum(b) != d {
+			return
+		}
+		used = append(used, k)
+		f(at[k], b)
+	})
+	for _, k := range used {
+		s.noteUse(names[at[k]], known[k])
+	}
+}
+
 // PutMany implements cas.Many. Objects that get a file of their own are put one by one.
 func (s *Store) PutMany(ctx context.Context, objects []cas.Small, o cas.PutOptions) {
 	const op = "cas put"

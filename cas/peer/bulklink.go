@@ -39,6 +39,13 @@ func (s bulkSource) Open(name forgeyard.Digest) cas.Pieces {
 	return nil
 }
 
+// Many implements bulk.Many.
+func (s bulkSource) Many(ctx context.Context, names []forgeyard.Digest, f func(i int, b []byte)) {
+	if m, ok := s.store.(cas.ManyReader); ok {
+		m.ReadMany(ctx, names, false, f)
+	}
+}
+
 func (s bulkSource) Manifest(ctx context.Context, name forgeyard.Digest) (cas.Manifest, error) {
 	b, err := s.store.Block(ctx, name)
 	if err != nil {

@@ -59,14 +59,20 @@ func (m *maker) fill(f *os.File, e cas.Entry) (int64, error) {
 }
 
 func (m *maker) fillSmall(f *os.File, e cas.Entry) (int64, error) {
-	m.copied.Add(1)
 	if e.Size == 0 {
+		m.copied.Add(1)
 		return 0, nil
 	}
 	b, err := m.s.Block(m.ctx, e.Digest)
 	if err != nil {
 		return 0, err
 	}
+	return m.write(f, b, e)
+}
+
+// write fills a file with bytes that match their name.
+func (m *maker) write(f *os.File, b []byte, e cas.Entry) (int64, error) {
+	m.copied.Add(1)
 	if int64(len(b)) == e.Size && isZero(b) {
 		return e.Size, f.Truncate(e.Size)
 	}

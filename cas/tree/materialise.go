@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -72,7 +73,11 @@ func Materialise(ctx context.Context, s Source, root forgeyard.Digest, dst strin
 	m := &maker{s: s, root: r, dst: dst, o: o, dirs: []string{"."}}
 	m.g, m.ctx = errgroup.WithContext(ctx)
 	m.g.SetLimit(min(workers, 8)) // writing is bound by the disk, not by waiting for syncs
+	if m.many, _ = s.(cas.ManyReader); m.many != nil {
+		m.gathered = make([]named, 0, gatherMost)
+	}
 	err = Walk(m.ctx, cas.Ref{Digest: root}, FromStore(s), o.Limits, m.visit)
+	m.together()
 	if werr := m.g.Wait(); werr != nil && (err == nil || forgeyard.KindOf(err) == forgeyard.Interrupted) {
 		err = werr // the walk only stopped because of it
 	}
@@ -102,7 +107,7 @@ func MaterialiseFile(ctx context.Context, s Source, ref cas.Ref, dst string, o M
 		return Report{}, b.take(opMaterialise, dst, ref.Size)
 	}
 	m.files.Add(1)
-	err = m.file(name, cas.Entry{Name: name, Kind: cas.File, Size: ref.Size, Digest: ref.Digest})
+	err = m.file(name, cas.Entry{Name: name, Kind: cas.File, Size: ref.Size, Digest: ref.Digest}, nil)
 	return m.report(), fail(opMaterialise, dst, err)
 }
 
@@ -132,6 +137,11 @@ type maker struct {
 	dirs []string // in the order made, parents first
 	g    *errgroup.Group
 	ctx  context.Context
+
+	many     cas.ManyReader // nil: the store has none
+	gathered []named        // of the walk: small files that are to be read together
+
+	modes [2]atomic.Int32 // of files and of programs: see finishFile
 
 	files, bytes           atomic.Int64
 	cloned, ranged, copied atomic.Int64 // how many files came so
@@ -167,7 +177,53 @@ func (m *maker) visit(p string, e cas.Entry) error {
 		}
 		return fail(opMaterialise, p, setLinkTime(filepath.Join(m.dst, name), FixedTime))
 	}
-	m.g.Go(func() error { return fail(opMaterialise, p, m.file(name, e)) })
+	if m.many != nil && e.Size > 0 && e.Size <= gatherSize {
+		if m.gathered = append(m.gathered, named{name, e}); len(m.gathered) == gatherMost {
+			m.together()
+		}
+		return nil
+	}
+	m.g.Go(func() error { return fail(opMaterialise, p, m.file(name, e, nil)) })
+	return nil
+}
+
+// named is a file that is to be made.
+type named struct {
+	name string
+	e    cas.Entry
+}
+
+// together makes the files that the walk has gathered: in the order in which the store has
+// them, so that what is read in one pass lies side by side.
+func (m *maker) together() {
+	slices.SortFunc(m.gathered, func(a, b named) int { return bytes.Compare(a.e.Digest[:], b.e.Digest[:]) })
+	for all := range slices.Chunk(slices.Clone(m.gathered), gatherPass) {
+		m.g.Go(func() error { return m.pass(all) })
+	}
+	m.gathered = m.gathered[:0]
+}
+
+// pass makes some files. What the one look does not find is looked for by itself.
+func (m *maker) pass(all []named) error {
+	var names [gatherPass]forgeyard.Digest
+	var found [gatherPass][]byte
+	size := int64(0)
+	for i, f := range all {
+		names[i] = f.e.Digest
+		size += f.e.Size
+	}
+	held := make([]byte, 0, size)
+	m.many.ReadMany(m.ctx, names[:len(all)], true, func(i int, b []byte) {
+		if int64(len(b)) == all[i].e.Size {
+			held = append(held, b...)
+			found[i] = held[len(held)-len(b):]
+		}
+	})
+	for i, f := range all {
+		if err := m.file(f.name, f.e, found[i]); err != nil {
+			return fail(opMaterialise, filepath.ToSlash(f.name), err)
+		}
+	}
 	return nil
 }
 
@@ -194,24 +250,33 @@ func (m *maker) collision(p string, err error) error {
 	return fail(opMaterialise, p, err)
 }
 
-func (m *maker) file(name string, e cas.Entry) error {
+// file makes one file, whose verified bytes may be known already.
+func (m *maker) file(name string, e cas.Entry, b []byte) error {
 	if err := m.ctx.Err(); err != nil {
 		return err
 	}
-	f, err := m.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	perm, kind := fs.FileMode(0o644), 0
+	if e.Exec {
+		perm, kind = 0o755, 1
+	}
+	if m.o.ReadOnly {
+		perm &^= 0o222
+	}
+	f, err := m.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {
 		return m.collision(filepath.ToSlash(name), err)
 	}
-	n, err := m.fill(f, e)
+	var n int64
+	if b != nil {
+		n, err = m.write(f, b, e)
+	} else {
+		n, err = m.fill(f, e)
+	}
 	if err == nil && n != e.Size {
 		err = forgeyard.Errorf(opMaterialise, forgeyard.Invalid, "the tree says %d bytes, %s has %d", e.Size, e.Digest, n)
 	}
-	perm := fs.FileMode(0o644)
-	if e.Exec {
-		perm = 0o755
-	}
 	if err == nil {
-		err = m.finishFile(f, perm)
+		err = m.finishFile(f, perm, &m.modes[kind])
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
@@ -220,18 +285,37 @@ func (m *maker) file(name string, e cas.Entry) error {
 	return afterClose(m.root, name)
 }
 
+// Whether a new file has the mode that it was opened with is for the process's umask and the
+// folder's default rules to say, the same for all files of one call. The first is looked at.
+const (
+	modeUnknown = iota
+	modeRight
+	modeOther
+)
+
 // finishFile is finish by handle, which spares walking the path three times.
-func (m *maker) finishFile(f *os.File, perm fs.FileMode) error {
-	if m.o.ReadOnly {
-		perm &^= 0o222
-	}
+func (m *maker) finishFile(f *os.File, perm fs.FileMode, known *atomic.Int32) error {
 	if m.o.Chown {
 		if err := f.Chown(m.o.UID, m.o.GID); err != nil {
 			return err
 		}
 	}
-	if err := f.Chmod(perm); err != nil {
-		return err
+	mode := known.Load()
+	if mode == modeUnknown {
+		st, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		mode = modeOther
+		if st.Mode() == perm {
+			mode = modeRight
+		}
+		known.Store(mode)
+	}
+	if mode != modeRight {
+		if err := f.Chmod(perm); err != nil {
+			return err
+		}
 	}
 	return setFileTime(f, FixedTime)
 }

@@ -4,9 +4,22 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// setFileTime sets the time of an open file. The kernel before 5.8 takes no empty name: there
+// the file is found by its number.
+func setFileTime(f *os.File, at time.Time) error {
+	ts := unix.NsecToTimespec(at.UnixNano())
+	err := unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{ts, ts}, unix.AT_EMPTY_PATH)
+	if err != unix.EINVAL && err != unix.ENOENT {
+		return err
+	}
+	tv := unix.NsecToTimeval(at.UnixNano())
+	return unix.Futimes(int(f.Fd()), []unix.Timeval{tv, tv})
+}
 
 // clone makes dst share src's blocks, until one of them is written.
 func clone(dst, src *os.File) error { return unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) }

@@ -21,12 +21,6 @@ func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// setFileTime sets the time of an open file.
-func setFileTime(f *os.File, at time.Time) error {
-	tv := unix.NsecToTimeval(at.UnixNano())
-	return unix.Futimes(int(f.Fd()), []unix.Timeval{tv, tv})
-}
-
 // afterClose has nothing left to do: all was set by handle.
 func afterClose(*os.Root, string) error { return nil }
 

@@ -51,6 +51,13 @@ const (
 	// smallFile is up to where reading a verified block and writing it is cheaper than
 	// asking for a path and cloning.
 	smallFile = 128 << 10
+
+	// gatherSize is up to which size files are read together, where the store can: it has
+	// them side by side. gatherPass is how many are read in one pass, which bounds what each
+	// worker has in memory, and gatherMost how many names are sorted for it.
+	gatherSize = 16 << 10
+	gatherPass = 64
+	gatherMost = 32 << 10
 )
 
 // budget counts against Limits.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -285,6 +286,87 @@ func TestPieces(t *testing.T) {
 		if n := src.opened.Load(); n != c.opened {
 			t.Errorf("%+v: %d were opened", c, n)
 		}
+	}
+}
+
+// together gives what lies side by side in it: all that begins with a small letter.
+type together struct {
+	*memSource
+	passes chan int // how many names each pass was asked for
+}
+
+func (g *together) Many(_ context.Context, names []forgeyard.Digest, f func(i int, b []byte)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.passes <- len(names)
+	for i := len(names) - 1; i >= 0; i-- { // in an order of its own
+		if b := g.blocks[names[i]]; len(b) > 0 && b[0] >= 'a' {
+			f(i, bytes.Clone(b))
+		}
+	}
+}
+
+type gatedTogether struct {
+	*gate
+	all *together
+}
+
+func (g gatedTogether) Many(ctx context.Context, names []forgeyard.Digest, f func(i int, b []byte)) {
+	g.all.Many(ctx, names, f)
+}
+
+// Small objects are read together and each comes once; what lies elsewhere, is too large to
+// be sent with others, is absent, or is to be read with care is answered as if alone. One that
+// was taken back is not sent.
+func TestSmallObjectsTogether(t *testing.T) {
+	var g *gate
+	var src *together
+	p := newPair(t, func(s *Server) {
+		src = &together{s.Source.(*memSource), make(chan int, 8)}
+		g = &gate{src.memSource, make(chan struct{}), make(chan struct{}, 1)}
+		s.Source = gatedTogether{g, src}
+	})
+	first := p.src.put([]byte("First is read by itself, while the others gather"))
+	want := map[forgeyard.Digest]string{first: "by itself"}
+	var blocks []Block
+	add := func(b []byte, how string) {
+		d := p.src.put(b)
+		want[d] = how
+		blocks = append(blocks, Block{Name: d, Size: int64(len(b))})
+	}
+	for i := range 20 {
+		add([]byte(fmt.Sprintf("small %d", i)), "together")
+	}
+	add([]byte("Elsewhere"), "by itself")
+	add(bytes.Repeat([]byte("large"), maxSmall), "by itself")
+	nobody := cas.Sum([]byte("nobody has it"))
+	blocks = append(blocks, Block{Name: nobody, Size: 9})
+	ask(t, p.Client, Terms{Check: true}, Block{Name: first, Size: 64})
+	<-g.entered
+	ask(t, p.Client, Terms{}, blocks...)
+	gone := blocks[3].Name
+	if err := p.Cancel([]forgeyard.Digest{gone}); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, p.Client, Terms{Check: true}, Block{Name: urgent2(p), Size: 1}) // behind it, so that all before was read
+	close(g.open)
+	delete(want, gone)
+	want[cas.Sum([]byte("2"))] = "by itself"
+	for range len(want) + 1 {
+		got := p.rec.next(t)
+		if got.name == nobody && got.reason == Absent {
+			continue
+		}
+		if want[got.name] == "" || cas.Sum(got.data) != got.name {
+			t.Fatalf("%s: %d bytes, %v", got.name.Short(), len(got.data), got.reason)
+		}
+		delete(want, got.name)
+	}
+	if len(src.passes) != 1 {
+		t.Fatalf("%d passes, want one", len(src.passes))
+	}
+	if n := <-src.passes; n != len(blocks) {
+		t.Errorf("the pass was over %d names, want %d", n, len(blocks))
 	}
 }
 

@@ -27,6 +27,11 @@ const (
 	// size of a frame into the time in which it must be taken or given.
 	minRate = 64 << 10
 
+	// maxTogether is how many wants of small objects are answered together, and maxSmall how
+	// large one of them may be: a more urgent want waits no longer for them than for one block.
+	maxTogether = 64
+	maxSmall    = maxBody / maxTogether
+
 	// keptManifests of a connection save reading one for each range of the same blob.
 	keptManifests = 2
 

@@ -21,12 +21,12 @@ func (v *serving) write(ctx context.Context) error {
 			v.sweep(now)
 			sweep = now.Add(aliveEvery)
 		}
-		it, small, ok := v.next()
+		its, small := v.next()
 		if err := v.put(small); err != nil {
 			return err
 		}
-		if ok {
-			if err := v.step(ctx, it); err != nil {
+		if len(its) > 0 {
+			if err := v.steps(ctx, its); err != nil {
 				return err
 			}
 			continue
@@ -47,15 +47,79 @@ func (v *serving) write(ctx context.Context) error {
 	}
 }
 
-// next gives the most urgent item and the refusals that have gathered.
-func (v *serving) next() (it item, small []byte, ok bool) {
+// next gives the most urgent item, with those of its like that follow it where they can be
+// read together, and the refusals that have gathered.
+func (v *serving) next() (its []item, small []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	small, v.small = v.small, nil
-	if len(v.queue) == 0 {
-		return it, small, false
+	its = v.some[:0]
+	_, most := v.Source.(Many)
+	for len(v.queue) > 0 && (len(its) == 0 || most && len(its) < maxTogether && alike(its[0], v.queue[0])) {
+		its = append(its, heap.Pop(&v.queue).(item))
 	}
-	return heap.Pop(&v.queue).(item), small, true
+	v.some = its
+	return its, small
+}
+
+// alike reports whether two items may be objects that lie side by side.
+func alike(a, b item) bool {
+	may := func(it item) bool { return it.w.Count == 0 && !it.w.Check && !it.alone }
+	return may(a) && may(b) && a.w.Priority == b.w.Priority
+}
+
+// steps answers items. What cannot be read with others gets in line again, by itself: it may
+// be large, and something more urgent may have come.
+func (v *serving) steps(ctx context.Context, its []item) error {
+	if len(its) == 1 {
+		return v.step(ctx, its[0])
+	}
+	done, err := v.together(ctx, its)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i, it := range its {
+		if !done[i] {
+			it.alone = true
+			heap.Push(&v.queue, it)
+		}
+	}
+	return err
+}
+
+// together answers those objects that the source has side by side, and tells which.
+func (v *serving) together(ctx context.Context, its []item) (done [maxTogether]bool, err error) {
+	names := make([]forgeyard.Digest, len(its))
+	for i, it := range its {
+		names[i] = it.w.Name
+	}
+	var ends []int // of each block in frames
+	var who []int
+	v.frames = v.frames[:0]
+	v.Source.(Many).Many(ctx, names, func(i int, b []byte) {
+		if len(b) == 0 || len(b) > maxSmall {
+			return
+		}
+		v.frames = head{kindBlock, its[i].w.ID, its[i].w.First, uint32(len(b))}.append(v.frames)
+		v.frames = append(v.frames, b...)
+		ends, who = append(ends, len(v.frames)), append(who, i)
+	})
+	from := 0
+	for k, i := range who {
+		frame := v.frames[from:ends[k]]
+		from, done[i] = ends[k], true
+		it, n := its[i], len(frame)-headSize
+		if open, err := v.due(ctx, it, key{it.w.ID, it.w.First}, n); err != nil || !open {
+			if err != nil {
+				return done, err
+			}
+			continue
+		}
+		if err := v.put(frame); err != nil {
+			return done, err
+		}
+		v.sent(n)
+	}
+	return done, nil
 }
 
 func (v *serving) waiting() bool {

@@ -30,6 +30,12 @@ type Opener interface {
 	Open(name forgeyard.Digest) cas.Pieces
 }
 
+// Many is a Source that reads many small objects at once: neither verified nor all of them.
+// f must not keep the bytes; what it is not given is read one by one.
+type Many interface {
+	Many(ctx context.Context, names []forgeyard.Digest, f func(i int, b []byte))
+}
+
 // Server answers the wants of peers. Its fields do not change once it serves.
 type Server struct {
 	Source  Source
@@ -53,6 +59,8 @@ type item struct {
 	name forgeyard.Digest // of one block of a range that stands alone; else zero
 	seq  uint64
 	by   forgeyard.Instant // until when it may be parked; zero: not at all
+
+	alone bool // it was not found side by side with others
 }
 
 // key is one block of one want.
@@ -68,6 +76,8 @@ type serving struct {
 	buf  []byte        // of the writer alone: a head, that ends at lead, and a block or a piece of one
 
 	manifests []kept // of the writer alone, most recent first
+	some      []item // of the writer alone: wants that are answered together
+	frames    []byte // of the writer alone: their blocks, each behind room for its head
 
 	mu     sync.Mutex // guards what follows; never held together with Parking's
 	queue  queue

@@ -207,7 +207,7 @@ func (b *Bench) smallFiles(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(own)) }()
 	dir := own
-	if d, derr := newLoopDisk(ctx, own, "xfs", 4<<30); derr == nil {
+	if d, derr := newLoopDisk(ctx, own, "xfs", 8<<30); derr == nil {
 		defer func() { err = errors.Join(err, d.close()) }()
 		dir = d.at
 	} else {
