@@ -219,7 +219,7 @@ func (k *link) steps(todo []reckon.Step) {
 		return
 	}
 	gs := todo[0].Propose
-	body := site.Delegate{From: k.l.n.state().Cursor, To: gs[len(gs)-1].Seq, Grants: gs}
+	body := site.Delegate{From: todo[0].From, To: gs[len(gs)-1].Seq, Grants: gs}
 	k.l.n.propose(k.l.n.name, body, proposeFor, func(r site.Reply, known bool) {
 		if known && r.Err() == nil {
 			next()

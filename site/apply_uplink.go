@@ -109,17 +109,23 @@ func (c *change) authorityReturned() {
 }
 
 // delegate takes in the daemon's records in their order. A part that was taken in
-// before is skipped; a gap is refused. Where there is no room for all of them now, all wait.
+// before is skipped; a gap is refused. Where there is room for some of them only, those are
+// taken in, and the others wait: what takes a job back does not wait with them, since it is
+// what makes room. It comes a second time in its order, and changes nothing then.
 func (c *change) delegate(b Delegate) error {
 	if b.From > c.Cursor {
 		return forgeyard.Errorf("delegate", forgeyard.Conflict, "records after %d are missing, these continue %d", c.Cursor, b.From)
 	}
-	for _, d := range b.Grants {
+	before := c.Cursor
+	for i, d := range b.Grants {
 		if d.Seq <= c.Cursor {
 			continue
 		}
-		if err := c.roomForDelegated(d); err != nil {
-			return err
+		if full := c.roomForDelegated(d); full != nil {
+			if c.takeBack(b.Grants[i:]) || c.Cursor > before {
+				return nil
+			}
+			return full
 		}
 		c.takeIn(d)
 		c.Cursor = d.Seq
@@ -138,6 +144,17 @@ func (s *State) roomForDelegated(d Delegation) error {
 		return nil
 	}
 	return forgeyard.Errorf("delegate", forgeyard.Limit, "%d jobs have not ended, the bound is %d: grant %s waits", s.Open.Len(), maxOpenJobs, forgeyard.Clip(string(d.Grant.ID), 64))
+}
+
+// takeBack cancels what records that wait take back, and tells whether it changed anything.
+func (c *change) takeBack(wait []Delegation) (changed bool) {
+	for _, d := range wait {
+		if j, ok := c.byGrant(d.Grant.ID); ok && d.Cancel && j.CancelAt == 0 && !j.Status.Terminal() {
+			c.takeIn(d)
+			changed = true
+		}
+	}
+	return changed
 }
 
 func (c *change) takeIn(d Delegation) {

@@ -285,16 +285,15 @@ func TestRecoveryFencesDevices(t *testing.T) {
 }
 
 // A delegation that finds the site full is neither lost nor failed: it waits in its order,
-// with all that came with it.
+// with all that follow it.
 func TestDelegationsWaitForRoom(t *testing.T) {
 	l := newLab(t)
 	l.raise()
 	l.must(UplinkConnect{Central: Central{Peer: "hq"}, Terms: lease.DefaultUplinkTerms()})
 	full := *l.s
-	for n := range maxOpenJobs - 1 {
+	for n := range maxOpenJobs - 2 {
 		full.Open = full.Open.Put(forgeyard.JobID(fmt.Sprint("other ", n)), 1)
 	}
-	roomy := l.s
 	l.s = &full
 	sp := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted()
 	grant := func(seq uint64) Delegation {
@@ -302,14 +301,25 @@ func TestDelegationsWaitForRoom(t *testing.T) {
 		return Delegation{Seq: seq, Title: "j", Spec: sp.Canonical(), SpecID: cas.Sum(sp.Canonical()), Grant: g}
 	}
 	all := Delegate{From: 0, To: 3, Grants: []Delegation{grant(1), grant(2), grant(3)}}
-	if err := l.do(all).Err(); forgeyard.KindOf(err) != forgeyard.Limit || l.s.Cursor != 0 || l.s.Outbox.Len() != 0 {
+	l.must(all)
+	if l.s.Cursor != 2 || l.s.Outbox.Len() != 2 {
+		t.Errorf("up to %d, %d records for the daemon", l.s.Cursor, l.s.Outbox.Len())
+	}
+	if err := l.do(all).Err(); forgeyard.KindOf(err) != forgeyard.Limit || l.s.Cursor != 2 || l.s.Outbox.Len() != 2 {
 		t.Errorf("up to %d, %d records for the daemon: %v", l.s.Cursor, l.s.Outbox.Len(), err)
 	}
-	emptier := *l.s
-	emptier.Open = roomy.Open
-	l.s = &emptier
+	if err := l.do(Delegate{From: 3, To: 4, Grants: []Delegation{grant(4)}}).Err(); forgeyard.KindOf(err) != forgeyard.Conflict || l.s.Cursor != 2 {
+		t.Errorf("what follows is taken in before those that wait: up to %d, %v", l.s.Cursor, err)
+	}
+	// What is taken back makes room, though its record comes after one that waits.
+	back := Delegation{Seq: 4, Cancel: true, Grant: lease.Grant{ID: "G1", Term: 1}}
+	all = Delegate{From: 2, To: 4, Grants: []Delegation{grant(3), back}}
 	l.must(all)
-	if l.s.Cursor != 3 || l.s.Outbox.Len() != 3 {
+	if j, _ := l.s.byGrant("G1"); j.Status != job.Cancelled || l.s.Cursor != 2 {
+		t.Errorf("G1 is %s, taken in up to %d", j.Status, l.s.Cursor)
+	}
+	l.must(all)
+	if _, ok := l.s.byGrant("G3"); !ok || l.s.Cursor != 4 || l.s.Outbox.Len() != 4 {
 		t.Errorf("taken in up to %d, %d records for the daemon", l.s.Cursor, l.s.Outbox.Len())
 	}
 }

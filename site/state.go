@@ -71,7 +71,7 @@ type State struct {
 	// LeaseLog is what became of leases, oldest first, the last maxLeaseLog. It is apart
 	// from History: a busy minute would push out what the site must remember for weeks.
 	LeaseLog Queue[*SiteEvent]
-	LeaseSeq uint64                      // events that LeaseLog ever had
+	LeaseSeq uint64                      // events that LeaseLog ever had: nothing is decided by it, but snapshots have it
 	Ready    Ready                       // what keeps the site from going on alone
 	Ended    Table[Seq, forgeyard.JobID] // ended jobs by age, bounded by maxEnded
 	EndedSeq uint64                      // jobs that ever ended

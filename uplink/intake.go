@@ -100,7 +100,11 @@ func (l *Link) takeIn(ctx context.Context, b *intakeBatch) error {
 		var err error
 		switch {
 		case st.Bring == nil:
-			err = l.propose(ctx, site.Delegate{From: l.cfg.State().Cursor, To: st.Propose[len(st.Propose)-1].Seq, Grants: st.Propose})
+			to := st.Propose[len(st.Propose)-1].Seq
+			err = l.propose(ctx, site.Delegate{From: st.From, To: to, Grants: st.Propose})
+			if at := l.cfg.State().Cursor; err == nil && at < to {
+				err = forgeyard.Errorf("uplink", forgeyard.Limit, "the site has no room for more jobs now: what follows delegation %d waits", at)
+			}
 		case l.cfg.Prefetch != nil:
 			err = l.bring(ctx, *st.Bring)
 		}

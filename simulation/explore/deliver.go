@@ -257,7 +257,7 @@ func (x *explorer) followsFrom(m *message) (out []uint32) {
 	}
 	for _, s := range reckon.Intake(st.Cursor, got.grants, reckon.Gone(nil, got.grants)) {
 		if n := len(s.Propose); n > 0 {
-			out = append(out, x.bodyID(site.Delegate{From: s.Propose[0].Seq - 1, To: s.Propose[n-1].Seq, Grants: s.Propose}, "intake"))
+			out = append(out, x.bodyID(site.Delegate{From: s.From, To: s.Propose[n-1].Seq, Grants: s.Propose}, "intake"))
 		}
 	}
 	return out

@@ -154,6 +154,7 @@ func CheckDelegations(cursor uint64, ds []site.Delegation) error {
 // Step is one step of taking delegations in: bring the inputs of one, or propose some.
 type Step struct {
 	Bring   *site.Delegation
+	From    uint64 // what the proposed continue: where the site had no room for those before, they wait too
 	Propose []site.Delegation
 }
 
@@ -166,12 +167,14 @@ func Intake(cursor uint64, ds []site.Delegation, gone map[forgeyard.GrantID]bool
 	size := 0
 	flush := func() {
 		if len(ready) > 0 {
-			steps = append(steps, Step{Propose: ready})
+			steps = append(steps, Step{From: cursor, Propose: ready})
+			cursor = ready[len(ready)-1].Seq
 		}
 		ready, size = nil, 0
 	}
+	taken := cursor
 	for _, d := range ds {
-		if d.Seq <= cursor {
+		if d.Seq <= taken {
 			continue
 		}
 		if !d.Cancel && !gone[d.Grant.ID] && hasInputs(d) {

@@ -82,12 +82,13 @@ func TestIntake(t *testing.T) {
 			got += "bring " + string(st.Bring.Grant.ID) + "; "
 			continue
 		}
+		got += fmt.Sprint("after ", st.From, ": ")
 		for _, d := range st.Propose {
 			got += fmt.Sprint(d.Seq, " ")
 		}
 		got += "; "
 	}
-	if want := "2 ; bring B; 3 4 5 ; "; got != want {
+	if want := "after 1: 2 ; bring B; after 2: 3 4 5 ; "; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if err := CheckDelegations(2, ds[1:]); forgeyard.KindOf(err) != forgeyard.Invalid {
