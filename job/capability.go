@@ -1,6 +1,10 @@
 package job
 
-import "github.com/forgeyard/forgeyard-node"
+import (
+	"slices"
+
+	"github.com/forgeyard/forgeyard-node"
+)
 
 // Capabilities is what a machine is and can enforce: facts that were probed,
 // never usage (decision 18). Its canonical bytes have a digest that travels in
@@ -18,6 +22,9 @@ type Capabilities struct {
 	Devices    []DeviceFact        `cbor:"10,keyasint,omitempty"`
 	Networks   []Network           `cbor:"11,keyasint,omitempty"` // what local policy allows
 	GPUs       []GPU               `cbor:"12,keyasint,omitempty"` // what can compute, by what kernel and vendor show
+	// WarmToolchains are trees that jobs named as toolchains and that are ready here, MaxWarm at
+	// most. Any other can be fetched and made.
+	WarmToolchains []forgeyard.Digest `cbor:"13,keyasint,omitempty"`
 }
 
 // LimitSiteNetwork is the word of a sandbox that can keep a job to the site's networks.
@@ -35,12 +42,15 @@ type GPU struct {
 
 // Early is what a program of log format 1 reads of them.
 func (c Capabilities) Early() Capabilities {
-	c.GPUs = nil
+	c.GPUs, c.WarmToolchains = nil, nil
+	c.Toolchains = slices.DeleteFunc(slices.Clone(c.Toolchains), func(t Toolchain) bool { return t.Source != ToolchainHost })
 	return c
 }
 
 // SaysLater reports facts that such a program does not read.
-func (c Capabilities) SaysLater() bool { return len(c.GPUs) > 0 }
+func (c Capabilities) SaysLater() bool {
+	return len(c.GPUs) > 0 || len(c.WarmToolchains) > 0 || slices.ContainsFunc(c.Toolchains, func(t Toolchain) bool { return t.Source != ToolchainHost })
+}
 
 // SandboxCapability is a sandbox that was started once and held.
 type SandboxCapability struct {
@@ -53,8 +63,12 @@ type SandboxCapability struct {
 type Toolchain struct {
 	Name     string `cbor:"1,keyasint"`
 	Version  string `cbor:"2,keyasint,omitempty"`
-	Source   string `cbor:"3,keyasint"` // host | store
-	Verified bool   `cbor:"4,keyasint,omitempty"`
+	Source   string `cbor:"3,keyasint"`           // ToolchainHost | ToolchainStore
+	Verified bool   `cbor:"4,keyasint,omitempty"` // its bytes are held against its name before they are used
+	// Digest is the tree of one of the store, which is shown to jobs that require its name. Warm:
+	// it is ready here; else it is fetched and made when a job wants it.
+	Digest forgeyard.Digest `cbor:"5,keyasint,omitzero"`
+	Warm   bool             `cbor:"6,keyasint,omitempty"`
 }
 
 // DeviceFact is a device that the node hosts, as node.yaml declares it.

@@ -59,11 +59,20 @@ func (c Capabilities) named() map[string][]string {
 		add("sandbox", "%s (%s)", s.Kind, words(append([]string{s.Version}, s.Limits...)))
 	}
 	for _, t := range c.Toolchains {
-		verified := ""
+		how := t.Source
 		if t.Verified {
-			verified = ", verified"
+			how += ", verified"
 		}
-		add("toolchain", "%s (%s%s)", words([]string{t.Name, t.Version}), t.Source, verified)
+		if !t.Digest.IsZero() {
+			how += ", " + t.Digest.Short()
+		}
+		if t.Warm {
+			how += ", warm"
+		}
+		add("toolchain", "%s (%s)", words([]string{t.Name, t.Version}), how)
+	}
+	for _, d := range c.WarmToolchains {
+		add("toolchain", "%s (%s, warm)", d.Short(), ToolchainStore)
 	}
 	for k, v := range c.Labels {
 		add("label", "%s=%s", k, v)

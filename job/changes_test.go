@@ -69,6 +69,8 @@ func some(t *testing.T, v reflect.Value) {
 		v.SetUint(1)
 	case reflect.Bool:
 		v.SetBool(true)
+	case reflect.Array:
+		some(t, v.Index(0))
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		some(t, v.Index(0))

@@ -172,13 +172,15 @@ func (c *check) relative(at, p string) bool {
 	return false
 }
 
-// rooted checks a path below /work that begins with source or build.
-func (c *check) rooted(at, p string) {
+// rooted checks a path below /work that begins with source, build, or another that is named.
+func (c *check) rooted(at, p string, other ...string) {
 	if !c.relative(at, p) {
 		return
 	}
-	if first, _, _ := strings.Cut(p, "/"); first != "source" && first != "build" {
-		c.add(at, "%q; a path below source or build is expected", forgeyard.Clip(p, 80))
+	tops := append([]string{"source", "build"}, other...)
+	if first, _, _ := strings.Cut(p, "/"); !slices.Contains(tops, first) {
+		last := len(tops) - 1
+		c.add(at, "%q; a path below %s or %s is expected", forgeyard.Clip(p, 80), strings.Join(tops[:last], ", "), tops[last])
 	}
 }
 

@@ -30,8 +30,12 @@ func (c Capabilities) Lacks(s Spec, given Assignment) []string {
 	}
 	why = append(why, c.cannotHold(s)...)
 	for _, t := range s.Requires.Toolchains {
-		if !slices.ContainsFunc(c.Toolchains, func(k Toolchain) bool { return k.Name == t }) {
+		i := slices.IndexFunc(c.Toolchains, func(k Toolchain) bool { return k.Name == t })
+		switch {
+		case i < 0:
 			no("toolchain %q is not there", t)
+		case c.Toolchains[i].Source == ToolchainStore && s.Sandbox != SandboxStrict:
+			no("toolchain %q comes from the store, and only sandbox %q shows it", t, SandboxStrict)
 		}
 	}
 	return why

@@ -45,7 +45,7 @@ func (s Spec) faults() []fault {
 	if !s.Own() {
 		c.steps(s.Steps)
 	}
-	c.inputs(s.Inputs)
+	c.inputs(s.Inputs, s.Sandbox)
 	c.outputs(s.Outputs)
 	c.onFailure(s.OnFailure)
 	c.env("env", s.Env)
@@ -122,17 +122,18 @@ func (c *check) steps(steps []Step) {
 	}
 }
 
-func (c *check) inputs(ins []Input) {
+func (c *check) inputs(ins []Input, sandbox Sandbox) {
 	c.count("inputs", len(ins), MaxInputs)
 	seen := map[string]bool{}
 	for i, in := range ins {
 		at := fmt.Sprintf("inputs[%d]", i)
-		c.rooted(at+".path", in.Path)
+		c.rooted(at+".path", in.Path, ToolchainsDir)
 		c.unique(at+".path", in.Path, seen)
 		if in.Digest.IsZero() {
 			c.add(at+".digest", "is missing")
 		}
 		c.between(at+".size", in.Size, 0, MaxBytes)
+		c.toolchain(at, in, sandbox)
 		if !in.Tree && (in.Path == "source" || in.Path == "build") {
 			c.add(at+".path", "%q is a directory; a single file needs a name below it", in.Path)
 		}

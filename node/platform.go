@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"net"
 	"os"
 
@@ -27,6 +28,9 @@ type Platform interface {
 	// Place names where the process that holds the lock runs, in this boot; two processes of one
 	// place never ran at the same time. Zero: nothing is proved.
 	Place(lock *os.File, boot string) forgeyard.Digest
+	// Changes tells that hardware came, went or became another, until ctx ends. Nil: it cannot
+	// tell, and the machine is looked at by the clock alone.
+	Changes(ctx context.Context) <-chan struct{}
 	// ListenPrivate makes a socket that only this account may open.
 	ListenPrivate(path string) (net.Listener, error)
 	// Prepare makes the folders of a workspace below root, which is there and empty, and gives
@@ -45,6 +49,9 @@ func (native) Discover(dir string) (capability.Totals, error) { return capabilit
 
 // Strain implements Platform.
 func (native) Strain() pressure.Sample { return capability.Strain() }
+
+// Changes implements Platform.
+func (native) Changes(ctx context.Context) <-chan struct{} { return capability.Changes(ctx) }
 
 // Prepare implements Platform.
 func (native) Prepare(u users.User, root string) error { return executor.Layout(u, root) }

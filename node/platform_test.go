@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
+	"github.com/forgeyard/forgeyard-node/site"
 )
 
 // elsewhere is another operating system: a small machine that once has no room for a workspace.
@@ -20,11 +22,18 @@ type elsewhere struct {
 	unknown  bool // it cannot even tell how large it is
 	full     *atomic.Bool
 	prepared *atomic.Int64
+	changes  chan struct{}
+	cores    *atomic.Int64 // in thousandths
 }
+
+func (e elsewhere) Changes(context.Context) <-chan struct{} { return e.changes }
 
 func (e elsewhere) Discover(string) (capability.Totals, error) {
 	if e.unknown {
 		return capability.Totals{}, forgeyard.Errorf("probe", forgeyard.Unavailable, "this machine does not tell what it has")
+	}
+	if e.cores != nil {
+		return capability.Totals{MilliCPU: e.cores.Load(), Memory: 3 << 30, Disk: 5 << 30}, nil
 	}
 	return capability.Totals{MilliCPU: 3000, Memory: 3 << 30, Disk: 5 << 30}, nil
 }
@@ -67,5 +76,58 @@ func TestNodeAsksItsPlatform(t *testing.T) {
 	blind := &Node{dir: p.node.dir, cfg: Config{Platform: elsewhere{unknown: true}}, log: p.node.log}
 	if err := blind.probe(t.Context()); forgeyard.KindOf(err) != forgeyard.Unavailable || blind.caps.Load() != nil {
 		t.Errorf("a machine that tells nothing offers %+v: %v", blind.caps.Load(), err)
+	}
+}
+
+// RA-111, RA-112, RA-115: when hardware came or went the machine is looked at at once, and not
+// when its minute is over. The others hear the digest of what it is now by gossip, and the log
+// has the whole of it, once for each change: heartbeats in between say the digest alone.
+func TestChangesAreSeenAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Init(InitRequest{DataDir: dir, SiteName: "cell", NodeName: "n1", Site: quick(t), Clock: clock.System()}); err != nil {
+		t.Fatal(err)
+	}
+	there := elsewhere{full: &atomic.Bool{}, prepared: &atomic.Int64{}, changes: make(chan struct{}), cores: &atomic.Int64{}}
+	there.cores.Store(3000)
+	p := startNode(t, dir, "n1", func(c *Config) { c.Platform = there })
+	me := func() site.Member {
+		m, _ := p.node.replica.State().Members.Get(p.node.enrolment.RunnerID)
+		return m
+	}
+	gossiped := func() forgeyard.Digest {
+		for _, m := range p.node.gossip.Members() {
+			if m.RunnerID == p.node.enrolment.RunnerID {
+				return m.Meta.Capabilities
+			}
+		}
+		return forgeyard.Digest{}
+	}
+	p.wait("the site has what it is", func() bool {
+		return !me().Digest.IsZero() && me().Digest == capsDigest(p.node.capsNow()) && gossiped() == me().Digest
+	})
+	before := me()
+	p.wait("heartbeats", func() bool { // they register nothing
+		h, err := p.node.Heard(t.Context(), p.node.enrolment.RunnerID)
+		return err == nil && h.CapabilityDigest == before.Digest.String()
+	})
+	there.cores.Store(5000)
+	there.changes <- struct{}{}
+	p.wait("the change is registered", func() bool {
+		m := me()
+		return m.Caps.MilliCPU == before.Caps.MilliCPU+2000 && m.Digest != before.Digest && m.Digest == capsDigest(m.Caps) && gossiped() == m.Digest
+	})
+	if after := me(); after.Session.ID != before.Session.ID {
+		t.Errorf("it took session %s for that, not %s", after.Session.ID, before.Session.ID)
+	}
+	there.changes <- struct{}{} // it was looked at, and is the same: nothing is registered
+	there.changes <- struct{}{} // taken when the look before is over
+	changes := 0
+	for _, e := range p.node.replica.State().History {
+		if e.Kind == "capability" {
+			changes++
+		}
+	}
+	if changes != 1 {
+		t.Errorf("%d changes are told", changes)
 	}
 }

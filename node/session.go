@@ -143,10 +143,16 @@ func (n *Node) tighten(c *job.Capabilities) {
 	lower(&c.Disk, int64(set.Limits.Disk))
 	c.MaxJobs = set.Limits.MaxJobs
 	for _, t := range set.Toolchains {
+		if !t.Digest.IsZero() { // what a job gets by that name is this, whatever the machine has
+			c.Toolchains = slices.DeleteFunc(c.Toolchains, func(k job.Toolchain) bool { return k.Name == t.Name })
+			c.Toolchains = append(c.Toolchains, job.Toolchain{Name: t.Name, Version: t.Version, Source: job.ToolchainStore, Verified: true, Digest: t.Digest, Warm: n.layers.Has(t.Digest)})
+			continue
+		}
 		if !slices.ContainsFunc(c.Toolchains, func(k job.Toolchain) bool { return k.Name == t.Name }) {
-			c.Toolchains = append(c.Toolchains, job.Toolchain{Name: t.Name, Version: t.Version, Source: "host"})
+			c.Toolchains = append(c.Toolchains, job.Toolchain{Name: t.Name, Version: t.Version, Source: job.ToolchainHost})
 		}
 	}
+	c.WarmToolchains = n.warmToolchains(c.Toolchains)
 	slices.SortFunc(c.Toolchains, func(a, b job.Toolchain) int { return strings.Compare(a.Name, b.Name) })
 }
 

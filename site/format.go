@@ -41,6 +41,8 @@ const (
 	FormatPlaces Format = 2
 	// FormatGPUs is the first in which a runner says which graphics processors it has.
 	FormatGPUs Format = 2
+	// FormatToolchains is the first in which a toolchain is a tree of the store.
+	FormatToolchains Format = 2
 	// FormatAssigned is the first in which the site puts runners into pools and gives them
 	// trust, and jobs ask for that.
 	FormatAssigned Format = 2
@@ -76,11 +78,11 @@ func FormatOf(b Body) Format {
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
 // an execution, where a process runs, who may vote, who waits for approval, when a drain ends, which lease is asked back, how long a lost log was, which graphics processors a machine has,
-// that work took more than it asked for, what is kept of work that failed, pools and trust.
+// that work took more than it asked for, what is kept of work that failed, pools and trust, toolchains of the store.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
-		return err == nil && (s.Connectivity.NoReplace || s.Own() || len(s.OnFailure) > 0 || s.Requires.Pool != "" || len(s.Requires.Trust) > 0)
+		return err == nil && s.SaysLater()
 	}
 	switch b := b.(type) {
 	case UplinkObserve:

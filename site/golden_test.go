@@ -77,20 +77,21 @@ var later = []string{
 	"TokenCreate.Approve", "Token.Approve", "MemberSet.Approved", "Member.Waiting",
 	"Stop.Lease",
 	"MemberSet.Assign", "Member.Assigned", "Requires.Pool", "Requires.Trust",
+	"Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
-// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog, TestDiagnosticsInTheLog, TestApproval and TestAssignmentInTheLog hold them.
+// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog, TestDiagnosticsInTheLog, TestApproval, TestAssignmentInTheLog and TestToolchainsInTheLog hold them.
 var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics",
-	"Token.Approve", "Member.Waiting", "Member.Assigned", "Requires.Pool", "Requires.Trust"}
+	"Token.Approve", "Member.Waiting", "Member.Assigned", "Requires.Pool", "Requires.Trust", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
 func TestPlaces(t *testing.T) {
 	var r Register
-	golden.Fill(t, &r, "Capabilities.GPUs")
+	golden.Fill(t, &r, "Capabilities.GPUs", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned")
+	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
 	cmd := Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: r}.Encode()
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
@@ -111,7 +112,7 @@ func TestPlaces(t *testing.T) {
 // TestPastSessions holds the sessions of a member that were superseded.
 func TestPastSessions(t *testing.T) {
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting", "Member.Assigned")
+	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
 		t.Fatal(err)
@@ -318,6 +319,25 @@ func TestGPUsInTheLog(t *testing.T) {
 	}
 }
 
+// TestToolchainsInTheLog holds what a runner says of toolchains of the store, and a job that
+// brings one. A program of log format 1 would stumble over either.
+func TestToolchainsInTheLog(t *testing.T) {
+	reg := Register{Caps: job.Capabilities{OS: "linux", Toolchains: []job.Toolchain{{Name: "go", Version: "1.26", Source: job.ToolchainStore, Verified: true, Digest: forgeyard.Digest{1}, Warm: true}}, WarmToolchains: []forgeyard.Digest{{2}}}}
+	sp := job.Spec{Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Inputs: []job.Input{{Path: "toolchains/go", Tree: true, Digest: forgeyard.Digest{1}}}}.Defaulted()
+	sub := Submit{Spec: sp.Canonical()}
+	rows := golden.Rows(t, "testdata/toolchains.hex", []golden.Row{{Name: "Register", Bytes: cborx.Marshal(reg)}, {Name: "Spec", Bytes: sub.Spec}})
+	b, err := decodeBody(kindRegister, rows[0].Bytes)
+	if err != nil || !reflect.DeepEqual(b, reg) || FormatOf(b) != FormatToolchains {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+	if got, err := job.DecodeSpec(rows[1].Bytes); err != nil || !reflect.DeepEqual(got.Inputs, sp.Inputs) || FormatOf(sub) != FormatToolchains {
+		t.Errorf("%+v, of log format %d: %v", got.Inputs, FormatOf(sub), err)
+	}
+	if reg.Caps = reg.Caps.Early(); FormatOf(reg) != 1 {
+		t.Errorf("%+v cannot stand in a log of format 1", reg)
+	}
+}
+
 // TestAttestOff holds a person's word that a machine is off.
 func TestAttestOff(t *testing.T) {
 	var b AttestOff
@@ -367,7 +387,7 @@ func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
 	golden.Fill(t, &given, "Requires.Pool", "Requires.Trust")
-	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)

@@ -279,6 +279,9 @@ func (c *check) toolchains(ts []ToolchainConfig) {
 		if t.Path != "" {
 			c.absolute(at+".path", t.Path)
 		}
+		if t.Path != "" && !t.Digest.IsZero() {
+			c.add(at+".digest", "is given with path; a tool is the machine's or the store's")
+		}
 		if seen[t.Name] {
 			c.add(at+".name", "%q is given twice", t.Name)
 		}

@@ -232,6 +232,9 @@ type ToolchainConfig struct {
 	Version string `yaml:"version"`
 	// Path is the absolute path of the program. Default: found in the sandbox's PATH.
 	Path string `yaml:"path"`
+	// Digest names a tree of the store that has the tool. It is fetched and made when the first
+	// job requires the name, and shown read-only as /work/toolchains/<name>.
+	Digest forgeyard.Digest `yaml:"digest"`
 }
 
 // DeviceConfig declares a device that this node hosts.

@@ -247,6 +247,17 @@ func (c *Cache) take(root forgeyard.Digest) (*entry, chan struct{}) {
 	return nil, nil
 }
 
+// Has reports whether there is a layer of the tree. It is looked at before it is given out.
+func (c *Cache) Has(root forgeyard.Digest) bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.layers[root]
+	return ok
+}
+
 func (c *Cache) lease(e *entry) {
 	c.uses++
 	e.used = c.uses

@@ -207,10 +207,18 @@ func capabilities(p *cli.Page, c *forgeyardv1.Capabilities) {
 	}
 	for _, t := range c.Toolchains {
 		how := "seen"
-		if t.Verified {
+		switch {
+		case t.Warm:
+			how = "warm"
+		case t.Digest != "":
+			how = "made when a job wants it"
+		case t.Verified:
 			how = "run"
 		}
 		p.Fact("toolchain", "%s %s (%s, %s)", t.Name, t.Version, t.Source, how)
+	}
+	for _, d := range c.WarmToolchains {
+		p.Fact("toolchain", "%s (store, warm)", d)
 	}
 	for _, g := range c.Gpus {
 		memory := "memory not known"

@@ -53,7 +53,7 @@ func toolchains(ctx context.Context, path string) []job.Toolchain {
 			continue
 		}
 		wg.Go(func() {
-			found[i] = &job.Toolchain{Name: t.name, Version: version(ctx, path, file, t.args), Source: "host"}
+			found[i] = &job.Toolchain{Name: t.name, Version: version(ctx, path, file, t.args), Source: job.ToolchainHost}
 		})
 	}
 	wg.Wait()

@@ -48,7 +48,10 @@ func Caps(c job.Capabilities, digest forgeyard.Digest, given job.Assignment) *fo
 		v.Gpus = append(v.Gpus, &forgeyardv1.Capabilities_GPU{Bus: g.Bus, Vendor: g.Vendor, Model: g.Model, Driver: g.Driver, Memory: g.Memory})
 	}
 	for _, t := range c.Toolchains {
-		v.Toolchains = append(v.Toolchains, &forgeyardv1.Capabilities_Toolchain{Name: t.Name, Version: t.Version, Source: t.Source, Verified: t.Verified})
+		v.Toolchains = append(v.Toolchains, &forgeyardv1.Capabilities_Toolchain{Name: t.Name, Version: t.Version, Source: t.Source, Verified: t.Verified, Digest: t.Digest.String(), Warm: t.Warm})
+	}
+	for _, d := range c.WarmToolchains {
+		v.WarmToolchains = append(v.WarmToolchains, d.String())
 	}
 	for _, n := range c.Networks {
 		v.Networks = append(v.Networks, string(n))

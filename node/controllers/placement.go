@@ -257,7 +257,7 @@ func (s *stepper) avoids(j site.Job, m site.Member) string {
 }
 
 // score prefers the host of the job's devices, then the runner that had the last
-// epoch's content, then the emptier one.
+// epoch's content, then one that has its toolchains ready, then the emptier one.
 func score(m site.Member, j site.Job, u usage, devs []devices.Device) int64 {
 	var n int64
 	for _, d := range devs {
@@ -270,6 +270,7 @@ func score(m site.Member, j site.Job, u usage, devs []devices.Device) int64 {
 			n += 10_000
 		}
 	}
+	n += 2_000 * min(int64(m.Caps.Warm(j.Spec)), 4) // it saves their preparation, and no more
 	if m.Caps.MilliCPU > 0 {
 		n += 1000 * (m.Caps.MilliCPU - u.cpu - u.withheld) / m.Caps.MilliCPU
 	}

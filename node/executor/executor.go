@@ -39,6 +39,9 @@ const (
 	RestoreDir = "restore" // a verified checkpoint, read-only
 	DevicesDir = "devices" // leased devices
 	BinDir     = "bin"     // the job helper, read-only
+	// ToolchainsDir has toolchains of the store that found no place among those that several jobs
+	// share. The workload sees either at the same path.
+	ToolchainsDir = job.ToolchainsDir
 )
 
 // Limits are hard bounds of the whole tree. Zero means no bound of that kind.

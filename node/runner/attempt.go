@@ -50,6 +50,7 @@ type Attempt struct {
 	log        *spool.Spool
 	mostLogged int64 // the bound of the job's log when this epoch began
 	devices    []device
+	ins        []job.Input     // those of the spec, and the node's own toolchains that it requires
 	layers     []*layer.Lease  // trees that others read too
 	binds      []executor.Bind // where the workload sees them
 	secrets    []secret        // resolved

@@ -63,7 +63,7 @@ func (d *diskWatch) count(pids func() ([]int, error), first bool) string {
 		}
 		u.Files += s.Files
 		switch name {
-		case executor.SourceDir, executor.RestoreDir:
+		case executor.SourceDir, executor.RestoreDir, executor.ToolchainsDir:
 			u.Inputs += s.Bytes
 		case executor.CkptDir:
 			u.Checkpoints += s.Bytes

@@ -82,6 +82,11 @@ type Config struct {
 	// JobLog bounds what the programs of a job write into its log, in bytes, all epochs
 	// together. Zero: nothing does.
 	JobLog int64
+	// Toolchains are the node's own trees, by the names that jobs require. Nil: it has none.
+	Toolchains func() map[string]forgeyard.Digest
+	// Warmed is told when a toolchain is ready that was not known to be, and must not wait. Nil:
+	// nobody is.
+	Warmed func()
 }
 
 // Keeper holds deadlines outside of this process; node/executor/keeper has one.
@@ -104,6 +109,8 @@ type Runner struct {
 	active map[string]*Attempt
 	undone map[string]*undone // clean-ups that failed, by epoch
 	stays  []Leftover         // folders that could not be removed
+
+	toolchains toolchains
 
 	tidying sync.Mutex // held by Tidy; guards seen
 	seen    map[string]forgeyard.Instant

@@ -53,7 +53,7 @@ func removeWorkspace(root string) error {
 // needs is what a collection must not take while the attempt runs.
 func (a *Attempt) needs() cas.Pin {
 	pin := cas.Pin{Owner: PinOwner(a.task.Authority.Attempt)}
-	for _, in := range a.task.Spec.Inputs {
+	for _, in := range a.ins {
 		if in.Tree {
 			pin.Trees = append(pin.Trees, in.Digest)
 		} else {
@@ -68,12 +68,13 @@ func (a *Attempt) needs() cas.Pin {
 
 // inputs brings every input to its place, and puts a checkpoint back.
 func (a *Attempt) inputs(ctx context.Context) error {
+	a.ins = a.run.withManaged(a.task.Spec)
 	if pin := a.needs(); len(pin.Roots)+len(pin.Trees) > 0 {
 		if err := a.run.cfg.Store.Pin(ctx, pin); err != nil {
 			return err
 		}
 	}
-	ins := slices.Clone(a.task.Spec.Inputs)
+	ins := slices.Clone(a.ins)
 	// Outer folders first: a tree is put into an empty folder only.
 	slices.SortStableFunc(ins, func(x, y job.Input) int { return strings.Compare(path.Clean(x.Path), path.Clean(y.Path)) })
 	for i, in := range ins {
@@ -92,7 +93,7 @@ func (a *Attempt) inputs(ctx context.Context) error {
 func (a *Attempt) shares(ins []job.Input, i int) bool {
 	p := path.Clean(ins[i].Path)
 	top, _, _ := strings.Cut(p, "/")
-	if a.run.cfg.Layers == nil || !ins[i].Tree || top != executor.SourceDir || a.view == a.root {
+	if a.run.cfg.Layers == nil || !ins[i].Tree || (top != executor.SourceDir && top != executor.ToolchainsDir) || a.view == a.root {
 		return false
 	}
 	return !slices.ContainsFunc(ins, func(in job.Input) bool { return strings.HasPrefix(path.Clean(in.Path), p+"/") })
@@ -138,8 +139,8 @@ func (a *Attempt) healed(ctx context.Context, in job.Input, shared bool) error {
 func (a *Attempt) input(ctx context.Context, in job.Input, shared bool) error {
 	p := path.Clean(in.Path)
 	top, _, _ := strings.Cut(p, "/")
-	if !filepath.IsLocal(p) || (top != executor.SourceDir && top != executor.BuildDir) {
-		return forgeyard.Errorf("input", forgeyard.Invalid, "path %q is not below source or build", in.Path)
+	if !filepath.IsLocal(p) || (top != executor.SourceDir && top != executor.BuildDir && top != executor.ToolchainsDir) {
+		return forgeyard.Errorf("input", forgeyard.Invalid, "path %q is not below source, build or toolchains", in.Path)
 	}
 	o := tree.Materialisation{Limits: tree.Limits{MaxBytes: a.task.Spec.Resources.Disk}}
 	if top == executor.BuildDir && a.user.Lent() {
@@ -157,7 +158,11 @@ func (a *Attempt) input(ctx context.Context, in job.Input, shared bool) error {
 		a.said().Info("a tree gets no place for reuse", "root", in.Digest, "why", err)
 	}
 	if in.Tree {
-		return a.inputTree(ctx, in.Digest, p, dst, o)
+		err := a.inputTree(ctx, in.Digest, p, dst, o)
+		if err == nil && top == executor.ToolchainsDir {
+			a.binds = append(a.binds, executor.Bind{Host: dst, Inside: path.Join(a.view, p)})
+		}
+		return err
 	}
 	if !a.run.cfg.Store.Has(ctx, in.Digest) {
 		if err := a.run.cfg.Fetch(ctx, cas.Ref{Digest: in.Digest, Size: in.Size, Manifest: in.Manifest}); err != nil {
@@ -179,6 +184,9 @@ func (a *Attempt) layer(ctx context.Context, in job.Input, p, dst string, limits
 	})
 	if err != nil {
 		return err
+	}
+	if _, ok := in.Toolchain(); ok {
+		a.run.warmed(in.Digest, l.Reused)
 	}
 	a.layers = append(a.layers, l)
 	a.binds = append(a.binds, executor.Bind{Host: l.Dir, Inside: path.Join(a.view, p)})

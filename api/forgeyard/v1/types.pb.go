@@ -409,23 +409,24 @@ func (x *Heartbeat) GetContest() string {
 }
 
 type Capabilities struct {
-	state         protoimpl.MessageState     `protogen:"open.v1"`
-	Os            string                     `protobuf:"bytes,1,opt,name=os,proto3" json:"os,omitempty"`
-	Arch          string                     `protobuf:"bytes,2,opt,name=arch,proto3" json:"arch,omitempty"`
-	MilliCpu      int64                      `protobuf:"varint,3,opt,name=milli_cpu,json=milliCpu,proto3" json:"milli_cpu,omitempty"`
-	Memory        int64                      `protobuf:"varint,4,opt,name=memory,proto3" json:"memory,omitempty"`
-	Disk          int64                      `protobuf:"varint,5,opt,name=disk,proto3" json:"disk,omitempty"`
-	MaxJobs       int32                      `protobuf:"varint,6,opt,name=max_jobs,json=maxJobs,proto3" json:"max_jobs,omitempty"`
-	Sandboxes     []*Capabilities_Sandbox    `protobuf:"bytes,7,rep,name=sandboxes,proto3" json:"sandboxes,omitempty"`
-	Toolchains    []*Capabilities_Toolchain  `protobuf:"bytes,8,rep,name=toolchains,proto3" json:"toolchains,omitempty"`
-	Labels        map[string]string          `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Networks      []string                   `protobuf:"bytes,10,rep,name=networks,proto3" json:"networks,omitempty"`
-	Devices       []*Capabilities_DeviceFact `protobuf:"bytes,11,rep,name=devices,proto3" json:"devices,omitempty"`
-	Digest        string                     `protobuf:"bytes,12,opt,name=digest,proto3" json:"digest,omitempty"`
-	Gpus          []*Capabilities_GPU        `protobuf:"bytes,13,rep,name=gpus,proto3" json:"gpus,omitempty"`
-	Assigned      *Assignment                `protobuf:"bytes,14,opt,name=assigned,proto3" json:"assigned,omitempty"` // by the site, and no part of the digest; absent: nothing
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState     `protogen:"open.v1"`
+	Os             string                     `protobuf:"bytes,1,opt,name=os,proto3" json:"os,omitempty"`
+	Arch           string                     `protobuf:"bytes,2,opt,name=arch,proto3" json:"arch,omitempty"`
+	MilliCpu       int64                      `protobuf:"varint,3,opt,name=milli_cpu,json=milliCpu,proto3" json:"milli_cpu,omitempty"`
+	Memory         int64                      `protobuf:"varint,4,opt,name=memory,proto3" json:"memory,omitempty"`
+	Disk           int64                      `protobuf:"varint,5,opt,name=disk,proto3" json:"disk,omitempty"`
+	MaxJobs        int32                      `protobuf:"varint,6,opt,name=max_jobs,json=maxJobs,proto3" json:"max_jobs,omitempty"`
+	Sandboxes      []*Capabilities_Sandbox    `protobuf:"bytes,7,rep,name=sandboxes,proto3" json:"sandboxes,omitempty"`
+	Toolchains     []*Capabilities_Toolchain  `protobuf:"bytes,8,rep,name=toolchains,proto3" json:"toolchains,omitempty"`
+	Labels         map[string]string          `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Networks       []string                   `protobuf:"bytes,10,rep,name=networks,proto3" json:"networks,omitempty"`
+	Devices        []*Capabilities_DeviceFact `protobuf:"bytes,11,rep,name=devices,proto3" json:"devices,omitempty"`
+	Digest         string                     `protobuf:"bytes,12,opt,name=digest,proto3" json:"digest,omitempty"`
+	Gpus           []*Capabilities_GPU        `protobuf:"bytes,13,rep,name=gpus,proto3" json:"gpus,omitempty"`
+	WarmToolchains []string                   `protobuf:"bytes,15,rep,name=warm_toolchains,json=warmToolchains,proto3" json:"warm_toolchains,omitempty"` // digests of others that jobs named and that are ready
+	Assigned       *Assignment                `protobuf:"bytes,14,opt,name=assigned,proto3" json:"assigned,omitempty"`                                   // by the site, and no part of the digest; absent: nothing
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Capabilities) Reset() {
@@ -545,6 +546,13 @@ func (x *Capabilities) GetDigest() string {
 func (x *Capabilities) GetGpus() []*Capabilities_GPU {
 	if x != nil {
 		return x.Gpus
+	}
+	return nil
+}
+
+func (x *Capabilities) GetWarmToolchains() []string {
+	if x != nil {
+		return x.WarmToolchains
 	}
 	return nil
 }
@@ -2569,8 +2577,10 @@ type Capabilities_Toolchain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"` // host | store
 	Verified      bool                   `protobuf:"varint,4,opt,name=verified,proto3" json:"verified,omitempty"`
+	Digest        string                 `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"` // of one of the store
+	Warm          bool                   `protobuf:"varint,6,opt,name=warm,proto3" json:"warm,omitempty"`    // it is ready; else it is fetched and made when a job wants it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2629,6 +2639,20 @@ func (x *Capabilities_Toolchain) GetSource() string {
 func (x *Capabilities_Toolchain) GetVerified() bool {
 	if x != nil {
 		return x.Verified
+	}
+	return false
+}
+
+func (x *Capabilities_Toolchain) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Capabilities_Toolchain) GetWarm() bool {
+	if x != nil {
+		return x.Warm
 	}
 	return false
 }
@@ -3335,7 +3359,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x06memory\x18\x03 \x01(\x03R\x06memory\x12\x12\n" +
 	"\x04disk\x18\x04 \x01(\x03R\x04disk\x12\x1b\n" +
 	"\tdisk_free\x18\x05 \x01(\x03R\bdiskFree\x12,\n" +
-	"\x12milli_cpu_withheld\x18\x06 \x01(\x03R\x10milliCpuWithheld\"\x80\t\n" +
+	"\x12milli_cpu_withheld\x18\x06 \x01(\x03R\x10milliCpuWithheld\"\xd6\t\n" +
 	"\fCapabilities\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x1b\n" +
@@ -3352,7 +3376,8 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	" \x03(\tR\bnetworks\x12?\n" +
 	"\adevices\x18\v \x03(\v2%.forgeyard.v1.Capabilities.DeviceFactR\adevices\x12\x16\n" +
 	"\x06digest\x18\f \x01(\tR\x06digest\x122\n" +
-	"\x04gpus\x18\r \x03(\v2\x1e.forgeyard.v1.Capabilities.GPUR\x04gpus\x124\n" +
+	"\x04gpus\x18\r \x03(\v2\x1e.forgeyard.v1.Capabilities.GPUR\x04gpus\x12'\n" +
+	"\x0fwarm_toolchains\x18\x0f \x03(\tR\x0ewarmToolchains\x124\n" +
 	"\bassigned\x18\x0e \x01(\v2\x18.forgeyard.v1.AssignmentR\bassigned\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -3366,12 +3391,14 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\aSandbox\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
-	"\x06limits\x18\x03 \x03(\tR\x06limits\x1am\n" +
+	"\x06limits\x18\x03 \x03(\tR\x06limits\x1a\x99\x01\n" +
 	"\tToolchain\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x1a\n" +
-	"\bverified\x18\x04 \x01(\bR\bverified\x1a\xce\x01\n" +
+	"\bverified\x18\x04 \x01(\bR\bverified\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04warm\x18\x06 \x01(\bR\x04warm\x1a\xce\x01\n" +
 	"\n" +
 	"DeviceFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
