@@ -354,7 +354,7 @@ func (n *Node) lookAgain(ctx context.Context) {
 		}
 		return
 	}
-	if !n.capsUntold() { // also before the first registration, which tells all
+	if ctx.Err() != nil || !n.capsUntold() { // also before the first registration, which tells all
 		return
 	}
 	n.log.Info("capabilities changed")
