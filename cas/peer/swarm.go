@@ -18,9 +18,28 @@ import (
 // up its blocks and nothing else changes hands; and since a block is only ever
 // waited for at somebody with a higher score, no two wait for each other.
 
-// claimOf is how strong a claim the owner of a key has to a block.
-func claimOf(key uint64, d forgeyard.Digest) uint64 {
-	z := key ^ binary.BigEndian.Uint64(d[:8])
+// claimOf is how strong a claim the owner of a key has to a block. Of each row of blocks of a
+// blob every owner gives each strength once, in an order of its own: left to chance alone the
+// one with the most blocks had more to pass on than its line carries meanwhile.
+func claimOf(key uint64, w want) uint64 {
+	chance := spread(key ^ binary.BigEndian.Uint64(w.digest[:8]))
+	if w.manifest.IsZero() {
+		return chance
+	}
+	row := spread(key ^ (binary.BigEndian.Uint64(w.manifest[:8]) + uint64(w.index/claimRow)))
+	strength := (uint64(w.index)*(row|1) + row>>32) % claimRow
+	return strength<<(64-claimBits) | chance>>claimBits
+}
+
+// claimRow is how many blocks make a row: a power of two, so that an odd number of steps
+// meets each strength once.
+const (
+	claimBits = 5
+	claimRow  = 1 << claimBits
+)
+
+// spread makes of each number another, as if by chance.
+func spread(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
@@ -55,11 +74,11 @@ func (p *pull) stripes() stripes {
 }
 
 // owner is the sibling that takes the block, or nil when it is ours.
-func (s stripes) owner(d forgeyard.Digest) *lane {
+func (s stripes) owner(w want) *lane {
 	var best *lane
-	most := claimOf(s.self, d)
+	most := claimOf(s.self, w)
 	for _, a := range s.siblings {
-		if v := claimOf(a.h.key, d); v > most {
+		if v := claimOf(a.h.key, w); v > most {
 			best, most = a, v
 		}
 	}
@@ -76,7 +95,7 @@ func (s stripes) takes(a *lane, i int, w want) bool {
 	case w.priority > bulk.Content && s.whole:
 		return !a.h.sibling // small, and everything waits for it
 	}
-	o := s.owner(w.digest)
+	o := s.owner(w)
 	if o == nil || o.refused[i] {
 		return !a.h.sibling // ours to take from whoever has all
 	}

@@ -104,18 +104,18 @@ func (b *Bench) swarms(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, h.close()) }()
 	all := make([][]float64, len(names))
 	for i := range b.Rounds {
-		var took, cpu [5]float64
+		var took, cpu, sent [5]float64
 		for k, s := range []struct {
 			kind  string
 			n     int
 			death bool
 		}{{"ours", 1, false}, {"ours", 3, false}, {"ours", 8, false}, {"boxo", 3, false}, {"ours", 3, true}} {
-			if took[k], cpu[k], err = b.swarm(ctx, h, s.kind, s.n, s.death); err != nil {
+			if took[k], cpu[k], sent[k], err = b.swarm(ctx, h, s.kind, s.n, s.death); err != nil {
 				return err
 			}
 		}
-		fmt.Fprintf(b.Out, "128 MiB behind 400 Mbit/s, round %d: to one %.2fs, three %.2fs, eight %.2fs with %.1fs of CPU; bitswap to three %.2fs; three of which one dies %.2fs; load %s\n",
-			i+1, took[0], took[1], took[2], cpu[2], took[3], took[4], report.Load())
+		fmt.Fprintf(b.Out, "128 MiB behind 400 Mbit/s, round %d: to one %.2fs, three %.2fs (all sent %.2f times), eight %.2fs (%.2f times) with %.1fs of CPU; bitswap to three %.2fs; three of which one dies %.2fs; load %s\n",
+			i+1, took[0], took[1], sent[1], took[2], sent[2], cpu[2], took[3], took[4], report.Load())
 		for k, v := range []float64{took[1] / took[0], took[2] / took[0], took[3] / took[1], max(0, took[4]-took[1])} {
 			all[k] = append(all[k], v)
 		}
@@ -130,11 +130,11 @@ func (b *Bench) swarms(ctx context.Context) (err error) {
 
 // swarm is the time until the last of n has all, from the moment at which they were
 // told to begin. With death the last of them is killed when half of the time of one
-// has passed, and the others count. cpu is what all of them took of it.
-func (b *Bench) swarm(ctx context.Context, h *hall, kind string, n int, death bool) (seconds, cpu float64, err error) {
+// has passed, and the others count. cpu is what all of them took of it, and sent how often the holder sent all.
+func (b *Bench) swarm(ctx context.Context, h *hall, kind string, n int, death bool) (seconds, cpu, sent float64, err error) {
 	dir, err := os.MkdirTemp("", "swarm-")
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	var all []*child
 	defer func() {
@@ -157,7 +157,7 @@ func (b *Bench) swarm(ctx context.Context, h *hall, kind string, n int, death bo
 	}
 	holder, err := raise(0)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	cfg.From, cfg.Ref, cfg.Names = []party.At{holder.at.At}, holder.at.Ref, holder.at.Names
 	var takers []*child
@@ -165,28 +165,31 @@ func (b *Bench) swarm(ctx context.Context, h *hall, kind string, n int, death bo
 	for i := range n {
 		c, err := raise(i + 1)
 		if err != nil {
-			return 0, 0, err
+			return 0, 0, 0, err
 		}
 		takers, met = append(takers, c), append(met, c.at.At)
 	}
 	who, err := json.Marshal(met)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	for _, c := range takers {
 		if _, err := c.ask("meet " + string(who)); err != nil {
-			return 0, 0, err
+			return 0, 0, 0, err
 		}
 	}
 	if seconds, err = together(takers, death); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	for _, c := range all {
 		if u, err := c.ask("usage"); err == nil { // who was killed says nothing
 			cpu += u.CPU
+			if c == holder {
+				sent = u.Sent / swarmSize
+			}
 		}
 	}
-	return seconds, cpu, nil
+	return seconds, cpu, sent, nil
 }
 
 // together lets all begin at once and waits for the last.

@@ -74,6 +74,7 @@ type Says struct {
 	Seconds float64  `json:"seconds"`
 	CPU     float64  `json:"cpu"`
 	Peak    float64  `json:"peak"` // bytes
+	Sent    float64  `json:"sent"` // bytes of blocks, by one that has an exchange
 	Error   string   `json:"error"`
 	Stats   string   `json:"stats"`
 }
@@ -159,6 +160,9 @@ func obey(ctx context.Context, p party, line string) (s Says) {
 	}
 	s.Seconds = time.Since(began).Seconds()
 	s.CPU, s.Peak = OwnUsage()
+	if o, ok := p.(*ours); ok {
+		s.Sent = float64(o.x.Stats().BytesOut)
+	}
 	return s
 }
 
