@@ -259,6 +259,28 @@ func TestAssignedRunners(t *testing.T) {
 	}
 }
 
+// RA-125: a toolchain that is ready draws its job, and keeps it from nobody else.
+func TestWarmToolchainDrawsItsJob(t *testing.T) {
+	r := newRig(t)
+	tool := forgeyard.Digest{1}
+	m, _ := r.s.Members.Get(r.r[1])
+	m.Caps.WarmToolchains = []forgeyard.Digest{tool}
+	r.s.Members = r.s.Members.Put(m.Runner, m)
+	r.hello()
+	brings := func(s *job.Spec) { s.Inputs = []job.Input{{Path: "toolchains/go", Tree: true, Digest: tool}} }
+	r.submit(nil)
+	r.want("offer to n1")
+	r.obey()
+	r.submit(nil)
+	r.want("offer to n2") // the emptier one
+	r.obey()
+	r.submit(brings)
+	r.want("offer to n2")
+	yes := true
+	r.apply(site.MemberSet{Runner: r.r[1], Disabled: &yes})
+	r.want("offer to n1")
+}
+
 // A runner that refused a job does not get it again at once; another does.
 func TestAvoid(t *testing.T) {
 	r := newRig(t)
