@@ -3,8 +3,8 @@
 // Go collects when as much was allocated as was alive after the last collection. A node of
 // a small site has some megabytes alive, and with hundreds of commands a second it would
 // collect several times a second, each time waking every thread. Here a collection waits
-// for a number of bytes, whatever is alive, until as much is alive as that; from there on
-// Go's own rule holds. So the process is larger by that number at most.
+// for a number of bytes, or for some times what is alive, up to a bound; once as much is
+// alive as that bound, Go's own rule holds. So the process is larger by the bound at most.
 package heap
 
 import (
@@ -14,19 +14,26 @@ import (
 	"runtime/metrics"
 )
 
-// Room is what a node leaves: as much again as is alive in one of a site with thousands of
-// jobs. An idle node of 65 MiB may grow to less than 100 by it.
+// Room is what a node leaves, whatever is alive. An idle node of 65 MiB may grow to less
+// than 100 by it.
 const Room = 32 << 20
+
+// What a process leaves in which more is alive: what a collection costs grows with that.
+const (
+	times = 4
+	bound = 128 << 20
+)
 
 // most bounds the percentage: a process in which next to nothing is alive.
 const most = 1600
 
 // percent is the growth, in hundredths of what is alive, that a collection waits for.
 func percent(live, room uint64) int {
+	room = max(room, min(times*live, bound))
 	return int(min(max(100*room/max(live, 1), 100), most))
 }
 
-// Leave lets so many bytes be allocated between two collections, from now until the
+// Leave lets so many bytes be allocated between two collections at least, from now until the
 // process ends. It does nothing if GOGC is set: who sets it knows better.
 func Leave(room uint64) {
 	if os.Getenv("GOGC") == "" {

@@ -12,7 +12,7 @@ func TestPercent(t *testing.T) {
 	for _, c := range []struct {
 		live, room uint64
 		want       int
-	}{{0, 32 * mb, most}, {1 * mb, 32 * mb, most}, {4 * mb, 32 * mb, 800}, {16 * mb, 32 * mb, 200}, {32 * mb, 32 * mb, 100}, {500 * mb, 32 * mb, 100}} {
+	}{{0, 32 * mb, most}, {1 * mb, 32 * mb, most}, {4 * mb, 32 * mb, 800}, {8 * mb, 32 * mb, 400}, {16 * mb, 32 * mb, 400}, {32 * mb, 32 * mb, 400}, {64 * mb, 32 * mb, 200}, {128 * mb, 32 * mb, 100}, {500 * mb, 32 * mb, 100}} {
 		if got := percent(c.live, c.room); got != c.want {
 			t.Errorf("with %d MiB alive: %d%%, want %d%%", c.live/mb, got, c.want)
 		}
