@@ -239,14 +239,22 @@ func (x *execution) cancel(why string, force bool) {
 // and there is time. Work without one is ended all the same: what asks is a drain, or an
 // authority that runs out.
 func (x *execution) stop(kind, why string) {
-	x.mu.Lock()
-	x.stopped = kind
-	x.mu.Unlock()
-	say := checkpoint.StopDrain
-	if kind == "authority" {
-		say = checkpoint.StopAuthority // the program is told what is the matter (`fyjob why`)
+	say, ok := stops[kind]
+	if !ok {
+		say = checkpoint.StopDrain
+	}
+	if say != checkpoint.StopCheckpoint { // it asks for the state alone, the work goes on
+		x.mu.Lock()
+		x.stopped = kind
+		x.mu.Unlock()
 	}
 	x.ask(func(a *runner.Attempt) { a.Stop(say, why) })
+}
+
+// stops are the log's words for what is asked of a holder, as the program is told
+// (`fyjob why`).
+var stops = map[string]checkpoint.StopKind{
+	"authority": checkpoint.StopAuthority, "preempt": checkpoint.StopPreempt, site.AskSuspend: checkpoint.StopSuspend, site.AskCheckpoint: checkpoint.StopCheckpoint,
 }
 
 func (x *execution) leaseEnded(why string) {
@@ -388,10 +396,32 @@ func (x *execution) Phase(ctx context.Context, p job.Phase) error {
 	return err
 }
 
-// StopRefused implements runner.Hooks.
-func (x *execution) StopRefused(_ context.Context, why string) {
-	x.n.log.Warn("a stop was not followed", "job", x.authority.Job, "why", why)
+// StopRefused implements runner.Hooks. The site waits for the word: it is said until it is
+// heard, or the lease is over.
+func (x *execution) StopRefused(ctx context.Context, why string) {
+	x.n.log.Warn("a suspension was not followed", "job", x.authority.Job, "why", why)
+	x.mu.Lock()
+	if x.stopped == site.AskSuspend {
+		x.stopped = ""
+	}
+	x.mu.Unlock()
+	x.n.work.Go(func() {
+		for {
+			_, err := x.n.propose(ctx, site.StopRefused{Authority: x.authority, Why: why})
+			if kind := forgeyard.KindOf(err); err == nil || kind == forgeyard.Stale || kind == forgeyard.Conflict || kind == forgeyard.Invalid {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-x.n.clock.After(refusalRetry):
+			}
+		}
+	})
 }
+
+// refusalRetry is the time between two tries to tell that a suspension was refused.
+const refusalRetry = time.Second
 
 // Replicate implements runner.Hooks.
 func (x *execution) Replicate(ctx context.Context, d runner.Delivery) (runner.Replicas, error) {

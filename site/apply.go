@@ -187,6 +187,10 @@ func (c *change) runRest(b Body) (any, error) {
 		return nil, c.readiness(b)
 	case Contest:
 		return nil, c.contest(b)
+	case Ask:
+		return c.ask(b)
+	case StopRefused:
+		return nil, c.refused(b)
 	case AttestOff:
 		return c.attestOff(b)
 	case Unname:
@@ -491,7 +495,7 @@ func (c *change) memberSet(b MemberSet) error {
 		if m.Disabled && c.Allows(FormatLeases) {
 			// Its connection is for giving back what it holds (07§199); what is not given back is
 			// revoked by the controllers.
-			c.stopAll(m.Runner, "drain", "the runner was disabled by "+c.by)
+			c.stopAll(m.Runner, stopDrain, "the runner was disabled by "+c.by)
 		}
 	}
 	if b.Approved {
@@ -567,7 +571,7 @@ func (c *change) drain(m *Member, b MemberSet) {
 	case over:
 		m.Deadline = 0
 		c.note("member", "%s: the deadline of the drain has passed", m.Name)
-		c.stopAll(m.Runner, "drain", "the deadline of the drain has passed")
+		c.stopAll(m.Runner, stopDrain, "the deadline of the drain has passed")
 		return
 	case m.Draining && b.Deadline != 0:
 		m.Deadline = b.Deadline
@@ -578,7 +582,7 @@ func (c *change) drain(m *Member, b MemberSet) {
 	}
 	c.note("member", "%s draining: %v", m.Name, m.Draining)
 	if b.Cancel && m.Draining {
-		c.stopAll(m.Runner, "drain", "the runner drains")
+		c.stopAll(m.Runner, stopDrain, "the runner drains")
 	}
 }
 

@@ -143,6 +143,9 @@ func (c *change) moveRun(j Job, msg string) {
 	if to == job.Queued && r.Status == job.Running {
 		to = job.Running // between two epochs the run is running (decision 5)
 	}
+	if j.Status == job.Suspended && j.Epoch == 0 {
+		to = r.Status // it never began
+	}
 	if to == job.Running && r.Started == 0 {
 		r.Started = c.at
 	}
@@ -162,7 +165,7 @@ func (c *change) finish(j *Job, status job.Status, category job.FailureCategory,
 	if j.Status.Terminal() {
 		return
 	}
-	j.Status, j.Category, j.Reason, j.Ended = status, category, forgeyard.Clip(msg, job.MaxEventMessage), c.at
+	j.Status, j.Category, j.Reason, j.Ended, j.Hold = status, category, forgeyard.Clip(msg, job.MaxEventMessage), c.at, nil
 	j.StopKind, j.StopReason = "", ""
 	c.releaseDevices(j)
 	c.outcome(j)
@@ -222,20 +225,29 @@ func (c *change) cancel(b Cancel) (Cancelling, error) {
 	if j.CancelAt != 0 && (j.Force || !b.Force) {
 		return Cancelling{Changed: false, Status: j.Status}, nil
 	}
-	if j.CancelAt == 0 || !c.Allows(FormatLeases) { // one that only presses harder is not the first request
-		j.CancelAt, j.CancelBy = c.at, c.by
+	by := c.by
+	if j.CancelAt != 0 && c.Allows(FormatLeases) {
+		by = j.CancelBy // one that only presses harder is not the first request
 	}
 	j.Force = b.Force
-	if r, ok := c.Runs.Get(j.Run); ok {
-		r.CancelAt = j.CancelAt
-		c.event(&r, job.EventStatus, r.Status, "cancellation requested")
-		c.Runs = c.Runs.Put(r.ID, r)
-	}
+	c.askCancel(&j, by, "cancellation requested")
 	if c.nobodyHolds(j) {
 		c.finish(&j, job.Cancelled, "", "cancelled by "+c.by)
 	}
 	c.putJob(j)
 	return Cancelling{Changed: true, Status: j.Status}, nil
+}
+
+// askCancel notes a request to cancel; the first one counts.
+func (c *change) askCancel(j *Job, by, said string) {
+	if j.CancelAt == 0 || !c.Allows(FormatLeases) {
+		j.CancelAt, j.CancelBy = c.at, by
+	}
+	if r, ok := c.Runs.Get(j.Run); ok {
+		r.CancelAt = j.CancelAt
+		c.event(&r, job.EventStatus, r.Status, said)
+		c.Runs = c.Runs.Put(r.ID, r)
+	}
 }
 
 // nobodyHolds reports that no execution can be under way: the job waits, or its
@@ -252,7 +264,7 @@ func (c *change) stop(b Stop) error {
 	if b.Lease != "" && j.Lease.Authority.Lease != b.Lease {
 		return forgeyard.Errorf("stop", forgeyard.Stale, "lease %s is not the current one", b.Lease)
 	}
-	if !j.Lease.Live() || j.StopKind != "" {
+	if !j.Lease.Live() || j.stops() {
 		return nil
 	}
 	j.StopKind, j.StopReason = b.Kind, b.Reason
@@ -264,7 +276,7 @@ func (c *change) stop(b Stop) error {
 
 func (c *change) stopAll(r forgeyard.RunnerID, kind, reason string) {
 	for id := range c.Open.All() {
-		if j, _ := c.Jobs.Get(id); j.Lease.Live() && j.Lease.Authority.Runner == r && j.StopKind == "" {
+		if j, _ := c.Jobs.Get(id); j.Lease.Live() && j.Lease.Authority.Runner == r && !j.stops() {
 			j.StopKind, j.StopReason = kind, reason
 			c.noteLease(j, "asked back from %s: %s", c.memberName(r), reason)
 			c.putJob(j)
@@ -280,6 +292,10 @@ func (c *change) resume(b Resume) error {
 	if j.Status != job.Suspended {
 		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s is %s, only a suspended job can be resumed", j.ID, j.Status)
 	}
+	if j.Hold != nil {
+		h := *j.Hold
+		h.State, j.Hold = SuspendResuming, &h
+	}
 	c.requeue(&j, "resumed by "+c.by)
 	c.putJob(j)
 	return nil
@@ -290,6 +306,10 @@ func (c *change) requeue(j *Job, why string) {
 	c.releaseDevices(j)
 	if j.CancelAt != 0 {
 		c.finish(j, job.Cancelled, "", "cancelled by "+j.CancelBy)
+		return
+	}
+	if j.Held() {
+		c.hold(j)
 		return
 	}
 	j.Status, j.Reason, j.Certain, j.StopKind, j.StopReason = job.Queued, why, false, "", ""

@@ -26,6 +26,8 @@ func (s *State) Offerable(j Job, used time.Duration) error {
 		return no(forgeyard.Conflict, "epoch %d is held under lease %s", j.Epoch, j.Lease.Authority.Lease)
 	case j.CancelAt != 0:
 		return no(forgeyard.Conflict, "cancellation was requested")
+	case j.Held() && j.Status != job.Suspended:
+		return no(forgeyard.Conflict, "it waits until epoch %d has stopped: it is to be suspended, as %s asked", j.Epoch, j.Hold.By)
 	case j.Status == job.Suspended:
 		return no(forgeyard.Conflict, "the job is suspended: %s", j.Reason)
 	case j.Status == job.Unknown && j.Lease.Protected && !j.Certain:
@@ -176,6 +178,9 @@ func (c *change) accept(b Accept) error {
 		return nil
 	}
 	j.Lease, j.Phase, j.Reason = l, job.PhaseAccepted, ""
+	if !j.Held() {
+		j.Hold = nil // what became of an earlier wish is over
+	}
 	c.putJob(j)
 	c.noteLease(j, "accepted by %s", c.memberName(b.Authority.Runner))
 	return nil
@@ -353,7 +358,7 @@ func (c *change) afterStop(j *Job, why string) {
 	switch {
 	case j.CancelAt != 0:
 		c.requeue(j, why)
-	case kind == stopAuthority:
+	case kind == stopAuthority && !j.Held():
 		c.suspend(j)
 	default:
 		c.requeue(j, why)

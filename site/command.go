@@ -74,6 +74,8 @@ const (
 	kindSecretSet
 	kindSecretRemove
 	kindContest
+	kindAsk
+	kindStopRefused
 )
 
 // Init starts the site with its founder.
@@ -471,6 +473,27 @@ type ConfigSet struct {
 	Value string `cbor:"2,keyasint"`
 }
 
+// Ask is a person's wish to the holder of a job: a checkpoint, or that the job wait, with one,
+// until somebody resumes it. Of log format 2.
+type Ask struct {
+	Job  forgeyard.JobID `cbor:"1,keyasint"`
+	What string          `cbor:"2,keyasint"`           // AskCheckpoint, AskSuspend
+	Or   string          `cbor:"3,keyasint,omitempty"` // when it cannot be suspended: OrRestart, OrCancel
+}
+
+// Asked is Ask's reply.
+type Asked struct {
+	Changed bool       `cbor:"1,keyasint"`
+	Status  job.Status `cbor:"2,keyasint"`
+}
+
+// StopRefused is a holder's word that it does not suspend its job: there is no checkpoint to
+// go on from. Of log format 2.
+type StopRefused struct {
+	Authority forgeyard.Authority `cbor:"1,keyasint"`
+	Why       string              `cbor:"2,keyasint"`
+}
+
 // Resume puts a suspended job back into the queue.
 type Resume struct {
 	Job forgeyard.JobID `cbor:"1,keyasint"`
@@ -515,6 +538,8 @@ func (Report) kind() Kind        { return kindReport }
 func (Unname) kind() Kind        { return kindUnname }
 func (AttestOff) kind() Kind     { return kindAttestOff }
 func (Contest) kind() Kind       { return kindContest }
+func (Ask) kind() Kind           { return kindAsk }
+func (StopRefused) kind() Kind   { return kindStopRefused }
 func (SecretSet) kind() Kind     { return kindSecretSet }
 func (SecretRemove) kind() Kind  { return kindSecretRemove }
 
@@ -572,6 +597,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindRevoke: into[Revoke], kindStopped: into[Stopped], kindSilence: into[Silence], kindReadiness: into[Readiness],
 	kindReport: into[Report], kindUnname: into[Unname], kindAttestOff: into[AttestOff],
 	kindSecretSet: into[SecretSet], kindSecretRemove: into[SecretRemove], kindContest: into[Contest],
+	kindAsk: into[Ask], kindStopRefused: into[StopRefused],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -38,6 +38,8 @@ func AuthorityOf(b Body) (a forgeyard.Authority, ok bool) {
 		a = b.Authority
 	case Report:
 		a = b.Authority
+	case StopRefused:
+		a = b.Authority
 	default:
 		return a, false
 	}
@@ -55,7 +57,7 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 			return Itself, b.Via
 		}
 		return AnyMember, ""
-	case Cancel, Resume, DeviceLease, DeviceRelease, Unname:
+	case Cancel, Ask, Resume, DeviceLease, DeviceRelease, Unname:
 		return AnyMember, ""
 	case Register:
 		return Itself, b.Runner

@@ -229,6 +229,8 @@ type Job struct {
 	Via       forgeyard.RunnerID  `cbor:"38,keyasint,omitempty"` // see Submit
 	Said      uint64              `cbor:"39,keyasint,omitempty"` // number of the outcome's record for the daemon
 	Tail      uint64              `cbor:"40,keyasint,omitempty"` // last number that the lost holder's log had, 0: unknown, or none was lost
+	Hold      *Hold               `cbor:"41,keyasint,omitempty"` // the last wish to suspend it
+	Asks      uint64              `cbor:"42,keyasint,omitempty"` // checkpoints that people asked for
 }
 
 // Fence is the current fence of the job.

@@ -222,6 +222,8 @@ func (s *story) value(r Reply) string {
 		v, err = Value[Joined](r)
 	case "cancel":
 		v, err = Value[Cancelling](r)
+	case "ask":
+		v, err = Value[Asked](r)
 	case "register":
 		v, err = Value[Registered](r)
 	case "recover":
@@ -307,7 +309,7 @@ func jobText(j Job) string {
 		set  bool
 		text string
 	}{
-		{j.Certain, "certain"}, {j.CancelAt != 0, "cancel asked"}, {j.StopKind != "", "stop=" + j.StopKind}, {j.Interruptions > 0, fmt.Sprintf("%d interruptions", j.Interruptions)},
+		{j.Certain, "certain"}, {j.CancelAt != 0, "cancel asked"}, {j.StopKind != "", "stop=" + j.StopKind}, {j.Hold != nil, "suspension " + j.suspension()}, {j.Asks > 0, fmt.Sprintf("%d checkpoints asked for", j.Asks)}, {j.Interruptions > 0, fmt.Sprintf("%d interruptions", j.Interruptions)},
 		{j.Retries > 0, fmt.Sprintf("%d retries", j.Retries)}, {len(j.Avoid) > 0, fmt.Sprintf("avoids %d", len(j.Avoid))}, {!j.ResumeFrom.IsZero(), "resumes"},
 		{len(j.Devices) > 0, fmt.Sprintf("%d devices", len(j.Devices))}, {j.Category != "", string(j.Category)}, {j.Reason != "", "“" + j.Reason + "”"},
 	} {
@@ -538,6 +540,10 @@ func (s *story) work() Body {
 		return Stop{Job: s.jobID(), Kind: s.arg("kind", "drain"), Reason: "asked"}
 	case "resume":
 		return Resume{Job: s.jobID()}
+	case "ask":
+		return Ask{Job: s.jobID(), What: s.arg("for", AskSuspend), Or: s.arg("or", "")}
+	case "refuse":
+		return StopRefused{Authority: s.authority(), Why: s.arg("why", "no checkpoint")}
 	case "fail":
 		return Fail{Job: s.jobID(), Epoch: s.num("epoch", j.Epoch), Category: job.DeviceHostLost, Reason: "no device serves"}
 	case "offer":
@@ -643,4 +649,11 @@ func (s *story) rest() Body {
 	}
 	s.t.Fatalf("%s: unknown command %s", s.td.Pos, s.td.Cmd)
 	return nil
+}
+
+func (j Job) suspension() string {
+	if j.Hold == nil {
+		return ""
+	}
+	return strings.TrimSpace(j.Hold.State + " " + j.Hold.Why)
 }

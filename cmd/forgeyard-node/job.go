@@ -15,8 +15,8 @@ import (
 )
 
 func (a *app) jobCommand() *cobra.Command {
-	g := a.Build(cli.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Show, follow and cancel jobs"})
-	g.AddCommand(a.jobList(), a.jobShow(), a.jobLog(), a.attachCommand("job"), a.cancelCommand("job"), a.jobOutputs())
+	g := a.Build(cli.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Show, follow, suspend and cancel jobs"})
+	g.AddCommand(a.jobList(), a.jobShow(), a.jobLog(), a.attachCommand("job"), a.cancelCommand("job"), a.jobCheckpoint(), a.jobSuspend(), a.jobResume(), a.jobOutputs())
 	return g
 }
 

@@ -42,6 +42,10 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 		p.Fact("cancellation", "requested %s", cli.Since(now(), j.CancellationRequestedAt))
 		p.Fact("cancel pending", "%s", j.CancelPending)
 	}
+	if h := j.Suspension; h != nil {
+		p.Fact("suspension", "%s, asked for by %s %s", h.State, h.By, cli.Since(now(), h.At))
+		p.Fact("not suspended", "%s", h.Why)
+	}
 	p.Fact("submitted", "%s", cli.At(j.Submitted))
 	p.Fact("started", "%s", cli.At(j.Started))
 	p.Fact("ended", "%s", cli.At(j.Ended))

@@ -26,14 +26,20 @@ func (h *helper) should(args []string) error {
 	}
 	m, known := h.recall()
 	if r.WantCheckpoint && r.Seq > m.Request {
-		return nil
+		m.Asks, m.Told = true, r.Seq
+		return h.remember(m)
 	}
 	now := h.now().UnixMilli()
-	if !known {
-		// The first question of the epoch starts the interval.
-		if err := h.remember(memory{Committed: now}); err != nil {
+	if !known || !m.Asks {
+		if !known { // the first question of the epoch starts the interval
+			m.Committed = now
+		}
+		m.Asks = true
+		if err := h.remember(m); err != nil {
 			return err
 		}
+	}
+	if !known {
 		return no()
 	}
 	since := time.Duration(now-m.Committed) * time.Millisecond
@@ -43,15 +49,22 @@ func (h *helper) should(args []string) error {
 	return no()
 }
 
+// shouldExit answers whether to end. A program that asks should is told there first: one
+// that asked between the two questions would else end with what it did since its last
+// checkpoint.
 func (h *helper) shouldExit(args []string) error {
 	if err := none(args, "fyjob ckpt should-exit"); err != nil {
 		return err
 	}
 	r, err := h.request()
-	if err == nil && !r.WantExit {
-		err = no()
+	if err != nil {
+		return err
 	}
-	return err
+	m, _ := h.recall()
+	if !r.WantExit || (m.Asks && r.WantCheckpoint && r.Seq > max(m.Told, m.Request)) {
+		return no()
+	}
+	return nil
 }
 
 // begin makes NNNNNN.tmp. Numbers grow within an epoch and go on from the restored

@@ -206,7 +206,9 @@ func (h *helper) conclude(a checkpoint.Answer, request int) error {
 	}
 	switch a.Status {
 	case checkpoint.StatusCommitted:
-		return h.remember(memory{Committed: h.now().UnixMilli(), Request: request})
+		m, _ := h.recall()
+		m.Committed, m.Request = h.now().UnixMilli(), request
+		return h.remember(m)
 	case checkpoint.StatusStaged:
 		return exitf(exitStaged, "%s", why("stored on this node; the site has no quorum to commit it yet"))
 	case checkpoint.StatusStale:

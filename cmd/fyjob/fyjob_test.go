@@ -182,6 +182,7 @@ func TestShould(t *testing.T) {
 	check(t, h.conclude(checkpoint.Answer{Status: checkpoint.StatusCommitted}, 4))
 	want(1, "ckpt", "should")
 	check(t, capture.WriteRequest(s.path("ctl"), checkpoint.Request{Seq: 5, Kind: checkpoint.StopPreempt, WantCheckpoint: true, WantExit: true}))
+	want(1, "ckpt", "should-exit") // not before it was asked for what it did since the last one
 	want(0, "ckpt", "should")
 	want(0, "ckpt", "should-exit")
 	env[checkpoint.EnvMode] = "restart-stage"

@@ -113,6 +113,8 @@ func (h *helper) request() (checkpoint.Request, error) {
 type memory struct {
 	Committed int64 `json:"committed_unix_ms"`
 	Request   int   `json:"request_seq"`
+	Asks      bool  `json:"asks_should"` // the program asks whether a checkpoint is wanted
+	Told      int   `json:"told_seq"`    // up to which request it was told that one is
 }
 
 const memoryName = "fyjob.json"

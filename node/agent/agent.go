@@ -129,8 +129,9 @@ type entry struct {
 	stale     bool              // we were told so: over, for good
 	told      bool              // a renewal was answered with Cancel
 	cancelled bool
-	forced    bool // the cancellation that was passed on was by force
-	stopped   bool
+	forced    bool   // the cancellation that was passed on was by force
+	stopped   string // the stop that was passed on
+	asks      uint64 // checkpoints that were asked for, and passed on
 	handing   bool
 	spec      job.Resources
 }
@@ -451,7 +452,7 @@ func (s *stepper) look(j site.Job) {
 			}
 			return
 		}
-		e.stage = running
+		e.stage, e.asks = running, j.Asks
 		s.do(Start{Job: j, Lease: j.Lease})
 		return
 	}
@@ -461,9 +462,16 @@ func (s *stepper) look(j site.Job) {
 	if (j.CancelAt != 0 || e.told) && s.cancel(e, j) {
 		return
 	}
-	if j.StopKind != "" && !e.stopped {
-		e.stopped = true
-		s.do(Stop{Lease: id, Kind: j.StopKind, Why: j.StopReason})
+	if j.Asks > e.asks {
+		e.asks = j.Asks
+		s.do(Stop{Lease: id, Kind: site.AskCheckpoint, Why: "a person asked for it"})
+	}
+	// A wish to suspend may be refused, and asked for again.
+	if stop := j.Stop(); stop != e.stopped {
+		e.stopped = stop
+		if j.StopKind != "" {
+			s.do(Stop{Lease: id, Kind: j.StopKind, Why: j.StopReason})
+		}
 	}
 }
 

@@ -84,6 +84,9 @@ func Job(s *site.State, j site.Job, long bool) *forgeyardv1.Job {
 	}
 	v.CancelPending, v.Delivery, v.AskedBack = cancelPending(s, j), delivery(s, j), askedBack(j)
 	v.LogSeq = j.LogSeq
+	if h := j.Hold; h != nil {
+		v.Suspension = &forgeyardv1.Job_Suspension{State: h.State, By: h.By, At: stamp(h.At), Otherwise: h.Or, Why: h.Why}
+	}
 	if j.Grant != nil {
 		v.GrantId, v.HardEnd = string(j.Grant.ID), stamp(j.Grant.End)
 		v.AuthorityLeft = durationpb.New(max(0, j.Grant.Left(s.Uplink, s.Uplink.Used)))

@@ -147,6 +147,31 @@ func (s jobService) Cancel(ctx context.Context, r *connect.Request[forgeyardv1.C
 	return respond(&forgeyardv1.CancelResponse{Changed: out.Changed, Status: string(out.Status)}, err)
 }
 
+func (s jobService) Ask(ctx context.Context, r *connect.Request[forgeyardv1.AskJobRequest]) (*connect.Response[forgeyardv1.AskJobResponse], error) {
+	j, err := lookUp(ctx, s.n, r.Msg.JobId, findJob)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := propose(ctx, s.n, site.Ask{Job: j.ID, What: r.Msg.What, Or: r.Msg.Otherwise})
+	if err != nil {
+		return nil, err
+	}
+	out, err := site.Value[site.Asked](reply)
+	return respond(&forgeyardv1.AskJobResponse{Changed: out.Changed, Status: string(out.Status)}, err)
+}
+
+func (s jobService) Resume(ctx context.Context, r *connect.Request[forgeyardv1.ResumeJobRequest]) (*connect.Response[forgeyardv1.AskJobResponse], error) {
+	j, err := lookUp(ctx, s.n, r.Msg.JobId, findJob)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := propose(ctx, s.n, site.Resume{Job: j.ID})
+	if err == nil {
+		err = reply.Err()
+	}
+	return respond(&forgeyardv1.AskJobResponse{Changed: true, Status: string(job.Queued)}, err)
+}
+
 func (s jobService) Log(ctx context.Context, r *connect.Request[forgeyardv1.LogRequest], out *connect.ServerStream[forgeyardv1.LogFrame]) error {
 	switch r.Msg.Stream {
 	case "", "stdout", "stderr", "agent", "structured":

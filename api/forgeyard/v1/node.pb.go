@@ -2847,6 +2847,162 @@ func (x *CancelJobRequest) GetForce() bool {
 	return false
 }
 
+type AskJobRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	What          string                 `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`           // checkpoint, suspend
+	Otherwise     string                 `protobuf:"bytes,3,opt,name=otherwise,proto3" json:"otherwise,omitempty"` // of a suspension that is refused: restart, cancel; empty: the job runs on
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskJobRequest) Reset() {
+	*x = AskJobRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskJobRequest) ProtoMessage() {}
+
+func (x *AskJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskJobRequest.ProtoReflect.Descriptor instead.
+func (*AskJobRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *AskJobRequest) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *AskJobRequest) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *AskJobRequest) GetOtherwise() string {
+	if x != nil {
+		return x.Otherwise
+	}
+	return ""
+}
+
+type ResumeJobRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeJobRequest) Reset() {
+	*x = ResumeJobRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeJobRequest) ProtoMessage() {}
+
+func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
+func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ResumeJobRequest) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+type AskJobResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	Status        string                 `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskJobResponse) Reset() {
+	*x = AskJobResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskJobResponse) ProtoMessage() {}
+
+func (x *AskJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskJobResponse.ProtoReflect.Descriptor instead.
+func (*AskJobResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *AskJobResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *AskJobResponse) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
 type CancelResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
@@ -2857,7 +3013,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +3025,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +3038,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CancelResponse) GetChanged() bool {
@@ -2909,7 +3065,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2921,7 +3077,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2934,7 +3090,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListRunsRequest) GetKind() string {
@@ -2960,7 +3116,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2972,7 +3128,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2985,7 +3141,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -3004,7 +3160,7 @@ type ShowRunRequest struct {
 
 func (x *ShowRunRequest) Reset() {
 	*x = ShowRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3016,7 +3172,7 @@ func (x *ShowRunRequest) String() string {
 func (*ShowRunRequest) ProtoMessage() {}
 
 func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3029,7 +3185,7 @@ func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRunRequest.ProtoReflect.Descriptor instead.
 func (*ShowRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ShowRunRequest) GetRunId() string {
@@ -3050,7 +3206,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3218,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3231,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -3108,7 +3264,7 @@ type ListNamesRequest struct {
 
 func (x *ListNamesRequest) Reset() {
 	*x = ListNamesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3276,7 @@ func (x *ListNamesRequest) String() string {
 func (*ListNamesRequest) ProtoMessage() {}
 
 func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3289,7 @@ func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesRequest.ProtoReflect.Descriptor instead.
 func (*ListNamesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListNamesRequest) GetName() string {
@@ -3152,7 +3308,7 @@ type ListNamesResponse struct {
 
 func (x *ListNamesResponse) Reset() {
 	*x = ListNamesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3164,7 +3320,7 @@ func (x *ListNamesResponse) String() string {
 func (*ListNamesResponse) ProtoMessage() {}
 
 func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3177,7 +3333,7 @@ func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesResponse.ProtoReflect.Descriptor instead.
 func (*ListNamesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListNamesResponse) GetNames() []*Name {
@@ -3198,7 +3354,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +3366,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +3379,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Name) GetName() string {
@@ -3263,7 +3419,7 @@ type NamedSet struct {
 
 func (x *NamedSet) Reset() {
 	*x = NamedSet{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3275,7 +3431,7 @@ func (x *NamedSet) String() string {
 func (*NamedSet) ProtoMessage() {}
 
 func (x *NamedSet) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3288,7 +3444,7 @@ func (x *NamedSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamedSet.ProtoReflect.Descriptor instead.
 func (*NamedSet) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *NamedSet) GetDigest() string {
@@ -3356,7 +3512,7 @@ type RemoveNameRequest struct {
 
 func (x *RemoveNameRequest) Reset() {
 	*x = RemoveNameRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3368,7 +3524,7 @@ func (x *RemoveNameRequest) String() string {
 func (*RemoveNameRequest) ProtoMessage() {}
 
 func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3381,7 +3537,7 @@ func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNameRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RemoveNameRequest) GetName() string {
@@ -3399,7 +3555,7 @@ type RemoveNameResponse struct {
 
 func (x *RemoveNameResponse) Reset() {
 	*x = RemoveNameResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +3567,7 @@ func (x *RemoveNameResponse) String() string {
 func (*RemoveNameResponse) ProtoMessage() {}
 
 func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +3580,7 @@ func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNameResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 type PutRequest struct {
@@ -3441,7 +3597,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3453,7 +3609,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3466,7 +3622,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *PutRequest) GetKind() string {
@@ -3515,7 +3671,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3527,7 +3683,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3540,7 +3696,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PutResponse) GetDigest() string {
@@ -3573,7 +3729,7 @@ type MissingRequest struct {
 
 func (x *MissingRequest) Reset() {
 	*x = MissingRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3585,7 +3741,7 @@ func (x *MissingRequest) String() string {
 func (*MissingRequest) ProtoMessage() {}
 
 func (x *MissingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3598,7 +3754,7 @@ func (x *MissingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingRequest.ProtoReflect.Descriptor instead.
 func (*MissingRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *MissingRequest) GetManifest() []byte {
@@ -3617,7 +3773,7 @@ type MissingResponse struct {
 
 func (x *MissingResponse) Reset() {
 	*x = MissingResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3629,7 +3785,7 @@ func (x *MissingResponse) String() string {
 func (*MissingResponse) ProtoMessage() {}
 
 func (x *MissingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3642,7 +3798,7 @@ func (x *MissingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingResponse.ProtoReflect.Descriptor instead.
 func (*MissingResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *MissingResponse) GetBlocks() []uint32 {
@@ -3665,7 +3821,7 @@ type PutBlocksRequest struct {
 
 func (x *PutBlocksRequest) Reset() {
 	*x = PutBlocksRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3677,7 +3833,7 @@ func (x *PutBlocksRequest) String() string {
 func (*PutBlocksRequest) ProtoMessage() {}
 
 func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3690,7 +3846,7 @@ func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlocksRequest.ProtoReflect.Descriptor instead.
 func (*PutBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *PutBlocksRequest) GetManifest() []byte {
@@ -3735,7 +3891,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3747,7 +3903,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3760,7 +3916,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -3816,7 +3972,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3828,7 +3984,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3841,7 +3997,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -3874,7 +4030,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3886,7 +4042,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3899,7 +4055,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -3927,7 +4083,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3939,7 +4095,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3952,7 +4108,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -4035,7 +4191,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4047,7 +4203,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4060,7 +4216,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -4085,7 +4241,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4097,7 +4253,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4110,7 +4266,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 type UsageResponse struct {
@@ -4126,7 +4282,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4138,7 +4294,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4151,7 +4307,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -4201,7 +4357,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4213,7 +4369,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4226,7 +4382,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -4265,7 +4421,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4277,7 +4433,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4290,7 +4446,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 type UnpinRequest struct {
@@ -4304,7 +4460,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4316,7 +4472,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4329,7 +4485,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -4362,7 +4518,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4374,7 +4530,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4387,7 +4543,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *UnpinResponse) GetChanged() bool {
@@ -4406,7 +4562,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4418,7 +4574,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4431,7 +4587,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -4452,7 +4608,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4464,7 +4620,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4477,7 +4633,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -4518,7 +4674,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4530,7 +4686,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4543,7 +4699,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *VerifyResponse) GetObjects() int64 {
@@ -4622,7 +4778,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4634,7 +4790,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4647,7 +4803,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -4694,7 +4850,7 @@ type OwnTaskRequest struct {
 
 func (x *OwnTaskRequest) Reset() {
 	*x = OwnTaskRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4706,7 +4862,7 @@ func (x *OwnTaskRequest) String() string {
 func (*OwnTaskRequest) ProtoMessage() {}
 
 func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4719,7 +4875,7 @@ func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTaskRequest.ProtoReflect.Descriptor instead.
 func (*OwnTaskRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *OwnTaskRequest) GetAttemptId() string {
@@ -4742,7 +4898,7 @@ type OwnTask struct {
 
 func (x *OwnTask) Reset() {
 	*x = OwnTask{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4754,7 +4910,7 @@ func (x *OwnTask) String() string {
 func (*OwnTask) ProtoMessage() {}
 
 func (x *OwnTask) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4767,7 +4923,7 @@ func (x *OwnTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTask.ProtoReflect.Descriptor instead.
 func (*OwnTask) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *OwnTask) GetKind() string {
@@ -4816,7 +4972,7 @@ type OwnReportRequest struct {
 
 func (x *OwnReportRequest) Reset() {
 	*x = OwnReportRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4828,7 +4984,7 @@ func (x *OwnReportRequest) String() string {
 func (*OwnReportRequest) ProtoMessage() {}
 
 func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4841,7 +4997,7 @@ func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportRequest.ProtoReflect.Descriptor instead.
 func (*OwnReportRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *OwnReportRequest) GetAttemptId() string {
@@ -4873,7 +5029,7 @@ type OwnReportResponse struct {
 
 func (x *OwnReportResponse) Reset() {
 	*x = OwnReportResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4885,7 +5041,7 @@ func (x *OwnReportResponse) String() string {
 func (*OwnReportResponse) ProtoMessage() {}
 
 func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4898,7 +5054,7 @@ func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportResponse.ProtoReflect.Descriptor instead.
 func (*OwnReportResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 type OwnVerifyRequest struct {
@@ -4912,7 +5068,7 @@ type OwnVerifyRequest struct {
 
 func (x *OwnVerifyRequest) Reset() {
 	*x = OwnVerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4924,7 +5080,7 @@ func (x *OwnVerifyRequest) String() string {
 func (*OwnVerifyRequest) ProtoMessage() {}
 
 func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4937,7 +5093,7 @@ func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyRequest.ProtoReflect.Descriptor instead.
 func (*OwnVerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *OwnVerifyRequest) GetAttemptId() string {
@@ -4973,7 +5129,7 @@ type OwnVerifyResponse struct {
 
 func (x *OwnVerifyResponse) Reset() {
 	*x = OwnVerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4985,7 +5141,7 @@ func (x *OwnVerifyResponse) String() string {
 func (*OwnVerifyResponse) ProtoMessage() {}
 
 func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4998,7 +5154,7 @@ func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyResponse.ProtoReflect.Descriptor instead.
 func (*OwnVerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *OwnVerifyResponse) GetObjects() int64 {
@@ -5039,7 +5195,7 @@ type OwnGardenRequest struct {
 
 func (x *OwnGardenRequest) Reset() {
 	*x = OwnGardenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5051,7 +5207,7 @@ func (x *OwnGardenRequest) String() string {
 func (*OwnGardenRequest) ProtoMessage() {}
 
 func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5064,7 +5220,7 @@ func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenRequest.ProtoReflect.Descriptor instead.
 func (*OwnGardenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *OwnGardenRequest) GetAttemptId() string {
@@ -5093,7 +5249,7 @@ type OwnGardenResponse struct {
 
 func (x *OwnGardenResponse) Reset() {
 	*x = OwnGardenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5105,7 +5261,7 @@ func (x *OwnGardenResponse) String() string {
 func (*OwnGardenResponse) ProtoMessage() {}
 
 func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5118,7 +5274,7 @@ func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenResponse.ProtoReflect.Descriptor instead.
 func (*OwnGardenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *OwnGardenResponse) GetLooked() int64 {
@@ -5159,7 +5315,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5171,7 +5327,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5184,7 +5340,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -5214,7 +5370,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5226,7 +5382,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5239,7 +5395,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -5289,7 +5445,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5301,7 +5457,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5314,7 +5470,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -5357,7 +5513,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5369,7 +5525,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5382,7 +5538,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -5425,7 +5581,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5437,7 +5593,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5450,7 +5606,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -5496,7 +5652,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5508,7 +5664,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5521,7 +5677,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *BundleImported) GetId() string {
@@ -5582,7 +5738,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5594,7 +5750,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5607,7 +5763,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -5629,7 +5785,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5641,7 +5797,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5654,7 +5810,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -5693,7 +5849,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5705,7 +5861,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5718,7 +5874,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 type ListDevicesResponse struct {
@@ -5730,7 +5886,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5742,7 +5898,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5755,7 +5911,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -5779,7 +5935,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5791,7 +5947,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5804,7 +5960,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -5861,7 +6017,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5873,7 +6029,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5886,7 +6042,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -5927,7 +6083,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5939,7 +6095,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5952,7 +6108,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -5977,7 +6133,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5989,7 +6145,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6002,7 +6158,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 type SetDeviceHealthRequest struct {
@@ -6016,7 +6172,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6028,7 +6184,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6041,7 +6197,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -6073,7 +6229,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6085,7 +6241,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6098,7 +6254,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 type ConsoleData struct {
@@ -6111,7 +6267,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6123,7 +6279,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6136,7 +6292,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -6161,7 +6317,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6173,7 +6329,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6186,7 +6342,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 type UplinkStatus struct {
@@ -6204,7 +6360,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6216,7 +6372,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6229,7 +6385,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -6290,7 +6446,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6302,7 +6458,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6315,7 +6471,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -6333,7 +6489,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6345,7 +6501,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6358,7 +6514,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
 }
 
 type UplinkDrillRequest struct {
@@ -6370,7 +6526,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6382,7 +6538,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6395,7 +6551,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -6430,7 +6586,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6442,7 +6598,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6455,7 +6611,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -6586,7 +6742,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6598,7 +6754,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6611,7 +6767,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -6630,7 +6786,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6642,7 +6798,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6655,7 +6811,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -6676,7 +6832,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6688,7 +6844,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6701,7 +6857,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -6736,7 +6892,7 @@ type NodeStatus_Withheld struct {
 
 func (x *NodeStatus_Withheld) Reset() {
 	*x = NodeStatus_Withheld{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6748,7 +6904,7 @@ func (x *NodeStatus_Withheld) String() string {
 func (*NodeStatus_Withheld) ProtoMessage() {}
 
 func (x *NodeStatus_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6789,7 +6945,7 @@ type NodeStatus_Reason struct {
 
 func (x *NodeStatus_Reason) Reset() {
 	*x = NodeStatus_Reason{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6801,7 +6957,7 @@ func (x *NodeStatus_Reason) String() string {
 func (*NodeStatus_Reason) ProtoMessage() {}
 
 func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6850,7 +7006,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6862,7 +7018,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6959,7 +7115,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6971,7 +7127,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7016,7 +7172,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7028,7 +7184,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7106,7 +7262,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7118,7 +7274,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7182,7 +7338,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7194,7 +7350,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7257,7 +7413,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7269,7 +7425,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7324,7 +7480,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7336,7 +7492,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7383,7 +7539,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7395,7 +7551,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7438,7 +7594,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7450,7 +7606,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7513,7 +7669,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7525,7 +7681,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7584,7 +7740,7 @@ type SetMemberRequest_Assign struct {
 
 func (x *SetMemberRequest_Assign) Reset() {
 	*x = SetMemberRequest_Assign{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7596,7 +7752,7 @@ func (x *SetMemberRequest_Assign) String() string {
 func (*SetMemberRequest_Assign) ProtoMessage() {}
 
 func (x *SetMemberRequest_Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7928,7 +8084,16 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x05after\x18\x04 \x01(\x04R\x05after\"?\n" +
 	"\x10CancelJobRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"B\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"X\n" +
+	"\rAskJobRequest\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x1c\n" +
+	"\totherwise\x18\x03 \x01(\tR\totherwise\")\n" +
+	"\x10ResumeJobRequest\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"B\n" +
+	"\x0eAskJobResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\x12\x16\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\"B\n" +
 	"\x0eCancelResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\"=\n" +
@@ -8227,14 +8392,16 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\tSetConfig\x12\x1e.forgeyard.v1.SetConfigRequest\x1a\x1f.forgeyard.v1.SetConfigResponse\x12L\n" +
 	"\tSetMember\x12\x1e.forgeyard.v1.SetMemberRequest\x1a\x1f.forgeyard.v1.SetMemberResponse\x12B\n" +
 	"\x06Backup\x12\x1b.forgeyard.v1.BackupRequest\x1a\x19.forgeyard.v1.BackupChunk0\x01\x12F\n" +
-	"\aRecover\x12\x1c.forgeyard.v1.RecoverRequest\x1a\x1d.forgeyard.v1.RecoverResponse2\xeb\x03\n" +
+	"\aRecover\x12\x1c.forgeyard.v1.RecoverRequest\x1a\x1d.forgeyard.v1.RecoverResponse2\xf5\x04\n" +
 	"\n" +
 	"JobService\x12C\n" +
 	"\x06Submit\x12\x1b.forgeyard.v1.SubmitRequest\x1a\x1c.forgeyard.v1.SubmitResponse\x12E\n" +
 	"\x04List\x12\x1d.forgeyard.v1.ListJobsRequest\x1a\x1e.forgeyard.v1.ListJobsResponse\x127\n" +
 	"\x04Show\x12\x1c.forgeyard.v1.ShowJobRequest\x1a\x11.forgeyard.v1.Job\x129\n" +
 	"\x03Log\x12\x18.forgeyard.v1.LogRequest\x1a\x16.forgeyard.v1.LogFrame0\x01\x12F\n" +
-	"\x06Cancel\x12\x1e.forgeyard.v1.CancelJobRequest\x1a\x1c.forgeyard.v1.CancelResponse\x12O\n" +
+	"\x06Cancel\x12\x1e.forgeyard.v1.CancelJobRequest\x1a\x1c.forgeyard.v1.CancelResponse\x12@\n" +
+	"\x03Ask\x12\x1b.forgeyard.v1.AskJobRequest\x1a\x1c.forgeyard.v1.AskJobResponse\x12F\n" +
+	"\x06Resume\x12\x1e.forgeyard.v1.ResumeJobRequest\x1a\x1c.forgeyard.v1.AskJobResponse\x12O\n" +
 	"\n" +
 	"ListLeases\x12\x1f.forgeyard.v1.ListLeasesRequest\x1a .forgeyard.v1.ListLeasesResponse\x12D\n" +
 	"\vRevokeLease\x12 .forgeyard.v1.RevokeLeaseRequest\x1a\x13.forgeyard.v1.Lease2\xcd\x01\n" +
@@ -8291,7 +8458,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 129)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 132)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*CleanupRequest)(nil),           // 0: forgeyard.v1.CleanupRequest
 	(*CleanupResponse)(nil),          // 1: forgeyard.v1.CleanupResponse
@@ -8342,168 +8509,171 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*ShowJobRequest)(nil),           // 46: forgeyard.v1.ShowJobRequest
 	(*LogRequest)(nil),               // 47: forgeyard.v1.LogRequest
 	(*CancelJobRequest)(nil),         // 48: forgeyard.v1.CancelJobRequest
-	(*CancelResponse)(nil),           // 49: forgeyard.v1.CancelResponse
-	(*ListRunsRequest)(nil),          // 50: forgeyard.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 51: forgeyard.v1.ListRunsResponse
-	(*ShowRunRequest)(nil),           // 52: forgeyard.v1.ShowRunRequest
-	(*AttachRequest)(nil),            // 53: forgeyard.v1.AttachRequest
-	(*ListNamesRequest)(nil),         // 54: forgeyard.v1.ListNamesRequest
-	(*ListNamesResponse)(nil),        // 55: forgeyard.v1.ListNamesResponse
-	(*Name)(nil),                     // 56: forgeyard.v1.Name
-	(*NamedSet)(nil),                 // 57: forgeyard.v1.NamedSet
-	(*RemoveNameRequest)(nil),        // 58: forgeyard.v1.RemoveNameRequest
-	(*RemoveNameResponse)(nil),       // 59: forgeyard.v1.RemoveNameResponse
-	(*PutRequest)(nil),               // 60: forgeyard.v1.PutRequest
-	(*PutResponse)(nil),              // 61: forgeyard.v1.PutResponse
-	(*MissingRequest)(nil),           // 62: forgeyard.v1.MissingRequest
-	(*MissingResponse)(nil),          // 63: forgeyard.v1.MissingResponse
-	(*PutBlocksRequest)(nil),         // 64: forgeyard.v1.PutBlocksRequest
-	(*GetRequest)(nil),               // 65: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 66: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 67: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 68: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 69: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 70: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 71: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 72: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 73: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 74: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 75: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 76: forgeyard.v1.GCRequest
-	(*VerifyRequest)(nil),            // 77: forgeyard.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 78: forgeyard.v1.VerifyResponse
-	(*GCResponse)(nil),               // 79: forgeyard.v1.GCResponse
-	(*OwnTaskRequest)(nil),           // 80: forgeyard.v1.OwnTaskRequest
-	(*OwnTask)(nil),                  // 81: forgeyard.v1.OwnTask
-	(*OwnReportRequest)(nil),         // 82: forgeyard.v1.OwnReportRequest
-	(*OwnReportResponse)(nil),        // 83: forgeyard.v1.OwnReportResponse
-	(*OwnVerifyRequest)(nil),         // 84: forgeyard.v1.OwnVerifyRequest
-	(*OwnVerifyResponse)(nil),        // 85: forgeyard.v1.OwnVerifyResponse
-	(*OwnGardenRequest)(nil),         // 86: forgeyard.v1.OwnGardenRequest
-	(*OwnGardenResponse)(nil),        // 87: forgeyard.v1.OwnGardenResponse
-	(*BundleRoot)(nil),               // 88: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 89: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 90: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 91: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 92: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 93: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 94: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 95: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 96: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 97: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 98: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 99: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 100: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 101: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 102: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 103: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 104: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 105: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 106: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 107: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 108: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 109: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 110: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 111: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 112: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 113: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Withheld)(nil),      // 114: forgeyard.v1.NodeStatus.Withheld
-	(*NodeStatus_Reason)(nil),        // 115: forgeyard.v1.NodeStatus.Reason
-	(*NodeStatus_Link)(nil),          // 116: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 117: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 118: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 119: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 120: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 121: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 122: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 123: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 124: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 125: forgeyard.v1.SiteStatus.DeviceCounts
-	(*SetMemberRequest_Assign)(nil),  // 126: forgeyard.v1.SetMemberRequest.Assign
-	nil,                              // 127: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
-	nil,                              // 128: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*durationpb.Duration)(nil),      // 129: google.protobuf.Duration
-	(*Capabilities)(nil),             // 130: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 131: google.protobuf.Timestamp
-	(*Member)(nil),                   // 132: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 133: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 134: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 135: forgeyard.v1.Job
-	(*Run)(nil),                      // 136: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 137: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 138: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 139: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 140: forgeyard.v1.RunEvent
+	(*AskJobRequest)(nil),            // 49: forgeyard.v1.AskJobRequest
+	(*ResumeJobRequest)(nil),         // 50: forgeyard.v1.ResumeJobRequest
+	(*AskJobResponse)(nil),           // 51: forgeyard.v1.AskJobResponse
+	(*CancelResponse)(nil),           // 52: forgeyard.v1.CancelResponse
+	(*ListRunsRequest)(nil),          // 53: forgeyard.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 54: forgeyard.v1.ListRunsResponse
+	(*ShowRunRequest)(nil),           // 55: forgeyard.v1.ShowRunRequest
+	(*AttachRequest)(nil),            // 56: forgeyard.v1.AttachRequest
+	(*ListNamesRequest)(nil),         // 57: forgeyard.v1.ListNamesRequest
+	(*ListNamesResponse)(nil),        // 58: forgeyard.v1.ListNamesResponse
+	(*Name)(nil),                     // 59: forgeyard.v1.Name
+	(*NamedSet)(nil),                 // 60: forgeyard.v1.NamedSet
+	(*RemoveNameRequest)(nil),        // 61: forgeyard.v1.RemoveNameRequest
+	(*RemoveNameResponse)(nil),       // 62: forgeyard.v1.RemoveNameResponse
+	(*PutRequest)(nil),               // 63: forgeyard.v1.PutRequest
+	(*PutResponse)(nil),              // 64: forgeyard.v1.PutResponse
+	(*MissingRequest)(nil),           // 65: forgeyard.v1.MissingRequest
+	(*MissingResponse)(nil),          // 66: forgeyard.v1.MissingResponse
+	(*PutBlocksRequest)(nil),         // 67: forgeyard.v1.PutBlocksRequest
+	(*GetRequest)(nil),               // 68: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 69: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 70: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 71: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 72: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 73: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 74: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 75: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 76: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 77: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 78: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 79: forgeyard.v1.GCRequest
+	(*VerifyRequest)(nil),            // 80: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 81: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 82: forgeyard.v1.GCResponse
+	(*OwnTaskRequest)(nil),           // 83: forgeyard.v1.OwnTaskRequest
+	(*OwnTask)(nil),                  // 84: forgeyard.v1.OwnTask
+	(*OwnReportRequest)(nil),         // 85: forgeyard.v1.OwnReportRequest
+	(*OwnReportResponse)(nil),        // 86: forgeyard.v1.OwnReportResponse
+	(*OwnVerifyRequest)(nil),         // 87: forgeyard.v1.OwnVerifyRequest
+	(*OwnVerifyResponse)(nil),        // 88: forgeyard.v1.OwnVerifyResponse
+	(*OwnGardenRequest)(nil),         // 89: forgeyard.v1.OwnGardenRequest
+	(*OwnGardenResponse)(nil),        // 90: forgeyard.v1.OwnGardenResponse
+	(*BundleRoot)(nil),               // 91: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 92: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 93: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 94: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 95: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 96: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 97: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 98: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 99: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 100: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 101: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 102: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 103: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 104: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 105: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 106: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 107: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 108: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 109: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 110: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 111: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 112: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 113: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 114: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 115: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 116: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Withheld)(nil),      // 117: forgeyard.v1.NodeStatus.Withheld
+	(*NodeStatus_Reason)(nil),        // 118: forgeyard.v1.NodeStatus.Reason
+	(*NodeStatus_Link)(nil),          // 119: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 120: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 121: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 122: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 123: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 124: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 125: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 126: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 127: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 128: forgeyard.v1.SiteStatus.DeviceCounts
+	(*SetMemberRequest_Assign)(nil),  // 129: forgeyard.v1.SetMemberRequest.Assign
+	nil,                              // 130: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	nil,                              // 131: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*durationpb.Duration)(nil),      // 132: google.protobuf.Duration
+	(*Capabilities)(nil),             // 133: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 134: google.protobuf.Timestamp
+	(*Member)(nil),                   // 135: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 136: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 137: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 138: forgeyard.v1.Job
+	(*Run)(nil),                      // 139: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 140: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 141: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 142: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 143: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	2,   // 0: forgeyard.v1.CleanupResponse.found:type_name -> forgeyard.v1.Leftover
-	129, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
-	118, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	119, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	132, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
+	121, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	122, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	5,   // 4: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	120, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	130, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	131, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	116, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	117, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	115, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
-	114, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
-	121, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	129, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	123, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	133, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	134, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	119, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	120, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	118, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
+	117, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
+	124, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	132, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	5,   // 14: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	12,  // 15: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
 	17,  // 16: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	131, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	131, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	122, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	123, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	132, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	133, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	134, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	124, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	125, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	131, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	132, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	131, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	129, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	131, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	134, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	134, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	125, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	126, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	135, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	136, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	137, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	127, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	128, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	134, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	135, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	134, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	132, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	134, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	31,  // 31: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	12,  // 32: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	126, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
-	132, // 34: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	135, // 35: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	136, // 36: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	56,  // 37: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	57,  // 38: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	57,  // 39: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	131, // 40: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	131, // 41: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	131, // 42: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	69,  // 43: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	131, // 44: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	129, // 45: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	137, // 46: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	88,  // 47: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	129, // 48: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	93,  // 49: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	95,  // 50: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	88,  // 51: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	131, // 52: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	138, // 53: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	128, // 54: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	129, // 55: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	133, // 56: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	134, // 57: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	131, // 58: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	131, // 59: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	131, // 60: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	131, // 61: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	131, // 62: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	110, // 63: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	129, // 64: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	129, // 65: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	129, // 66: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	127, // 67: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	129, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
+	135, // 34: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	138, // 35: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	139, // 36: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	59,  // 37: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	60,  // 38: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	60,  // 39: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	134, // 40: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	134, // 41: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	134, // 42: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	72,  // 43: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	134, // 44: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	132, // 45: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	140, // 46: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	91,  // 47: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	132, // 48: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	96,  // 49: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	98,  // 50: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	91,  // 51: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	134, // 52: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	141, // 53: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	131, // 54: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	132, // 55: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	136, // 56: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	137, // 57: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	134, // 58: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	134, // 59: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	134, // 60: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	134, // 61: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	134, // 62: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	113, // 63: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	132, // 64: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	132, // 65: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	132, // 66: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	130, // 67: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
 	3,   // 68: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
 	6,   // 69: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
 	8,   // 70: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
@@ -8528,98 +8698,102 @@ var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	46,  // 89: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
 	47,  // 90: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
 	48,  // 91: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	111, // 92: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	113, // 93: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	50,  // 94: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	52,  // 95: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	53,  // 96: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	60,  // 97: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	65,  // 98: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	62,  // 99: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	64,  // 100: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	67,  // 101: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	70,  // 102: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	72,  // 103: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	74,  // 104: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	76,  // 105: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	77,  // 106: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	54,  // 107: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	58,  // 108: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	80,  // 109: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	82,  // 110: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	84,  // 111: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	86,  // 112: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	89,  // 113: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	91,  // 114: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	94,  // 115: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	96,  // 116: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	98,  // 117: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	100, // 118: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	102, // 119: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	104, // 120: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	105, // 121: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	107, // 122: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	108, // 123: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	109, // 124: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	4,   // 125: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	7,   // 126: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	9,   // 127: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	11,  // 128: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	1,   // 129: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
-	25,  // 130: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	27,  // 131: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	29,  // 132: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	31,  // 133: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	33,  // 134: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	35,  // 135: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	14,  // 136: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	16,  // 137: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	19,  // 138: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	37,  // 139: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	39,  // 140: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	41,  // 141: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	21,  // 142: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	23,  // 143: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	43,  // 144: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	45,  // 145: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	135, // 146: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	139, // 147: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	49,  // 148: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	112, // 149: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	110, // 150: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	51,  // 151: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	136, // 152: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	140, // 153: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	61,  // 154: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	66,  // 155: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	63,  // 156: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	61,  // 157: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	68,  // 158: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	71,  // 159: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	73,  // 160: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	75,  // 161: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	79,  // 162: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	78,  // 163: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	55,  // 164: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	59,  // 165: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	81,  // 166: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	83,  // 167: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	85,  // 168: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	87,  // 169: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	90,  // 170: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	92,  // 171: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	95,  // 172: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	97,  // 173: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	99,  // 174: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	101, // 175: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	103, // 176: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	104, // 177: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	106, // 178: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	106, // 179: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	106, // 180: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	106, // 181: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	125, // [125:182] is the sub-list for method output_type
-	68,  // [68:125] is the sub-list for method input_type
+	49,  // 92: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
+	50,  // 93: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
+	114, // 94: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	116, // 95: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	53,  // 96: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	55,  // 97: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	56,  // 98: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	63,  // 99: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	68,  // 100: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	65,  // 101: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	67,  // 102: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	70,  // 103: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	73,  // 104: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	75,  // 105: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	77,  // 106: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	79,  // 107: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	80,  // 108: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	57,  // 109: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	61,  // 110: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	83,  // 111: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	85,  // 112: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	87,  // 113: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	89,  // 114: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	92,  // 115: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	94,  // 116: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	97,  // 117: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	99,  // 118: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	101, // 119: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	103, // 120: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	105, // 121: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	107, // 122: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	108, // 123: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	110, // 124: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	111, // 125: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	112, // 126: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	4,   // 127: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	7,   // 128: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	9,   // 129: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	11,  // 130: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	1,   // 131: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
+	25,  // 132: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	27,  // 133: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	29,  // 134: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	31,  // 135: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	33,  // 136: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	35,  // 137: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	14,  // 138: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	16,  // 139: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	19,  // 140: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	37,  // 141: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	39,  // 142: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	41,  // 143: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	21,  // 144: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	23,  // 145: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	43,  // 146: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	45,  // 147: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	138, // 148: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	142, // 149: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	52,  // 150: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	51,  // 151: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
+	51,  // 152: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
+	115, // 153: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	113, // 154: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	54,  // 155: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	139, // 156: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	143, // 157: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	64,  // 158: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	69,  // 159: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	66,  // 160: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	64,  // 161: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	71,  // 162: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	74,  // 163: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	76,  // 164: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	78,  // 165: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	82,  // 166: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	81,  // 167: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	58,  // 168: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	62,  // 169: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	84,  // 170: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	86,  // 171: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	88,  // 172: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	90,  // 173: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	93,  // 174: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	95,  // 175: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	98,  // 176: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	100, // 177: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	102, // 178: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	104, // 179: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	106, // 180: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	107, // 181: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	109, // 182: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	109, // 183: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	109, // 184: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	109, // 185: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	127, // [127:186] is the sub-list for method output_type
+	68,  // [68:127] is the sub-list for method input_type
 	68,  // [68:68] is the sub-list for extension type_name
 	68,  // [68:68] is the sub-list for extension extendee
 	0,   // [0:68] is the sub-list for field type_name
@@ -8637,7 +8811,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   129,
+			NumMessages:   132,
 			NumExtensions: 0,
 			NumServices:   9,
 		},

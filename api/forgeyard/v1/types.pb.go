@@ -983,6 +983,7 @@ type Job struct {
 	AskedBack     string            `protobuf:"bytes,42,opt,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"` // why its holder is asked to give it back; empty: it is not
 	LogSeq        uint64            `protobuf:"varint,43,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`         // last number of its log that outlives its runner
 	Diagnostics   []*Job_Diagnostic `protobuf:"bytes,44,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`              // what was kept of work that failed; no outputs
+	Suspension    *Job_Suspension   `protobuf:"bytes,45,opt,name=suspension,proto3" json:"suspension,omitempty"`                // the last wish to suspend it; absent: none that still matters
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1321,6 +1322,13 @@ func (x *Job) GetLogSeq() uint64 {
 func (x *Job) GetDiagnostics() []*Job_Diagnostic {
 	if x != nil {
 		return x.Diagnostics
+	}
+	return nil
+}
+
+func (x *Job) GetSuspension() *Job_Suspension {
+	if x != nil {
+		return x.Suspension
 	}
 	return nil
 }
@@ -2725,6 +2733,82 @@ func (x *Capabilities_DeviceFact) GetLabels() map[string]string {
 	return nil
 }
 
+type Job_Suspension struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"` // requested, suspended, resuming, failed
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	Otherwise     string                 `protobuf:"bytes,4,opt,name=otherwise,proto3" json:"otherwise,omitempty"` // what was asked for when it cannot be suspended
+	Why           string                 `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`             // of failed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Job_Suspension) Reset() {
+	*x = Job_Suspension{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job_Suspension) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job_Suspension) ProtoMessage() {}
+
+func (x *Job_Suspension) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job_Suspension.ProtoReflect.Descriptor instead.
+func (*Job_Suspension) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 0}
+}
+
+func (x *Job_Suspension) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Job_Suspension) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Job_Suspension) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Job_Suspension) GetOtherwise() string {
+	if x != nil {
+		return x.Otherwise
+	}
+	return ""
+}
+
+func (x *Job_Suspension) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // Event is a line of the site's lease events that is about this job, or of its run's events.
 type Job_Event struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2738,7 +2822,7 @@ type Job_Event struct {
 
 func (x *Job_Event) Reset() {
 	*x = Job_Event{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2750,7 +2834,7 @@ func (x *Job_Event) String() string {
 func (*Job_Event) ProtoMessage() {}
 
 func (x *Job_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2763,7 +2847,7 @@ func (x *Job_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Event.ProtoReflect.Descriptor instead.
 func (*Job_Event) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 0}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 1}
 }
 
 func (x *Job_Event) GetAt() *timestamppb.Timestamp {
@@ -2809,7 +2893,7 @@ type Job_Diagnostic struct {
 
 func (x *Job_Diagnostic) Reset() {
 	*x = Job_Diagnostic{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2821,7 +2905,7 @@ func (x *Job_Diagnostic) String() string {
 func (*Job_Diagnostic) ProtoMessage() {}
 
 func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2834,7 +2918,7 @@ func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Diagnostic.ProtoReflect.Descriptor instead.
 func (*Job_Diagnostic) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 2}
 }
 
 func (x *Job_Diagnostic) GetPath() string {
@@ -2897,7 +2981,7 @@ type Job_Holder struct {
 
 func (x *Job_Holder) Reset() {
 	*x = Job_Holder{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2909,7 +2993,7 @@ func (x *Job_Holder) String() string {
 func (*Job_Holder) ProtoMessage() {}
 
 func (x *Job_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2922,7 +3006,7 @@ func (x *Job_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Holder.ProtoReflect.Descriptor instead.
 func (*Job_Holder) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 3}
 }
 
 func (x *Job_Holder) GetPhase() string {
@@ -2964,7 +3048,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3060,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3073,7 @@ func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Epoch.ProtoReflect.Descriptor instead.
 func (*Job_Epoch) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 4}
 }
 
 func (x *Job_Epoch) GetEpoch() uint64 {
@@ -3077,7 +3161,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3089,7 +3173,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3102,7 +3186,7 @@ func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_LateResult.ProtoReflect.Descriptor instead.
 func (*Job_LateResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 5}
 }
 
 func (x *Job_LateResult) GetAt() *timestamppb.Timestamp {
@@ -3165,7 +3249,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3177,7 +3261,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3190,7 +3274,7 @@ func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Candidate.ProtoReflect.Descriptor instead.
 func (*Job_Candidate) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 5}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 6}
 }
 
 func (x *Job_Candidate) GetRunner() string {
@@ -3227,7 +3311,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3239,7 +3323,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3252,7 +3336,7 @@ func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_HeldDevice.ProtoReflect.Descriptor instead.
 func (*Job_HeldDevice) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 6}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 7}
 }
 
 func (x *Job_HeldDevice) GetAs() string {
@@ -3444,7 +3528,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\apending\x18\x01 \x01(\x03R\apending\x122\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x12\n" +
-	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xa3\x16\n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xf2\x17\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x14\n" +
@@ -3497,7 +3581,17 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"asked_back\x18* \x01(\tR\taskedBack\x12\x17\n" +
 	"\alog_seq\x18+ \x01(\x04R\x06logSeq\x12>\n" +
-	"\vdiagnostics\x18, \x03(\v2\x1c.forgeyard.v1.Job.DiagnosticR\vdiagnostics\x1am\n" +
+	"\vdiagnostics\x18, \x03(\v2\x1c.forgeyard.v1.Job.DiagnosticR\vdiagnostics\x12<\n" +
+	"\n" +
+	"suspension\x18- \x01(\v2\x1c.forgeyard.v1.Job.SuspensionR\n" +
+	"suspension\x1a\x8e\x01\n" +
+	"\n" +
+	"Suspension\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1c\n" +
+	"\totherwise\x18\x04 \x01(\tR\totherwise\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x1am\n" +
 	"\x05Event\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -3661,7 +3755,7 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Assignment)(nil),              // 1: forgeyard.v1.Assignment
@@ -3691,28 +3785,29 @@ var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Capabilities_Toolchain)(nil),  // 25: forgeyard.v1.Capabilities.Toolchain
 	(*Capabilities_DeviceFact)(nil), // 26: forgeyard.v1.Capabilities.DeviceFact
 	nil,                             // 27: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	(*Job_Event)(nil),               // 28: forgeyard.v1.Job.Event
-	(*Job_Diagnostic)(nil),          // 29: forgeyard.v1.Job.Diagnostic
-	(*Job_Holder)(nil),              // 30: forgeyard.v1.Job.Holder
-	(*Job_Epoch)(nil),               // 31: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 32: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 33: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 34: forgeyard.v1.Job.HeldDevice
-	nil,                             // 35: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 36: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
+	(*Job_Suspension)(nil),          // 28: forgeyard.v1.Job.Suspension
+	(*Job_Event)(nil),               // 29: forgeyard.v1.Job.Event
+	(*Job_Diagnostic)(nil),          // 30: forgeyard.v1.Job.Diagnostic
+	(*Job_Holder)(nil),              // 31: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 32: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 33: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 34: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 35: forgeyard.v1.Job.HeldDevice
+	nil,                             // 36: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 37: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 38: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	36, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	37, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
 	18, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	3,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	36, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	36, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	37, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	37, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
 	2,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
 	1,  // 6: forgeyard.v1.Member.assigned:type_name -> forgeyard.v1.Assignment
 	19, // 7: forgeyard.v1.Assignment.labels:type_name -> forgeyard.v1.Assignment.LabelsEntry
-	37, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	36, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	38, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	37, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
 	20, // 10: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
 	21, // 11: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
 	24, // 12: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
@@ -3721,56 +3816,58 @@ var file_forgeyard_v1_types_proto_depIdxs = []int32{
 	26, // 15: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
 	23, // 16: forgeyard.v1.Capabilities.gpus:type_name -> forgeyard.v1.Capabilities.GPU
 	1,  // 17: forgeyard.v1.Capabilities.assigned:type_name -> forgeyard.v1.Assignment
-	36, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	36, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	37, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	37, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	37, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	36, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	37, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	37, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	38, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	38, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	38, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	37, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
 	6,  // 24: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	37, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	37, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	36, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	36, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	36, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	36, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	36, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	31, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	38, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	38, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	37, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	37, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	37, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	37, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	37, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	32, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
 	9,  // 33: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
 	10, // 34: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
 	11, // 35: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	32, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	33, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	34, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	37, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	36, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	30, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
-	28, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
-	29, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
-	36, // 44: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	37, // 45: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	36, // 46: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	36, // 47: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	36, // 48: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	36, // 49: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	36, // 50: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	14, // 51: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
-	15, // 52: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
-	37, // 53: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
-	36, // 54: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	35, // 55: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	36, // 56: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	27, // 57: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	36, // 58: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
-	37, // 59: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	36, // 60: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	36, // 61: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	36, // 62: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	63, // [63:63] is the sub-list for method output_type
-	63, // [63:63] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	33, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	34, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	35, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	38, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	37, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	31, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	29, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
+	30, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
+	28, // 44: forgeyard.v1.Job.suspension:type_name -> forgeyard.v1.Job.Suspension
+	37, // 45: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	38, // 46: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	37, // 47: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	37, // 48: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	37, // 49: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	37, // 50: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	37, // 51: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	14, // 52: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	15, // 53: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	38, // 54: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	37, // 55: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	36, // 56: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	37, // 57: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	27, // 58: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	37, // 59: forgeyard.v1.Job.Suspension.at:type_name -> google.protobuf.Timestamp
+	37, // 60: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
+	38, // 61: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	37, // 62: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	37, // 63: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	37, // 64: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	65, // [65:65] is the sub-list for method output_type
+	65, // [65:65] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -3784,7 +3881,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -101,6 +101,10 @@ const (
 	JobServiceLogProcedure = "/forgeyard.v1.JobService/Log"
 	// JobServiceCancelProcedure is the fully-qualified name of the JobService's Cancel RPC.
 	JobServiceCancelProcedure = "/forgeyard.v1.JobService/Cancel"
+	// JobServiceAskProcedure is the fully-qualified name of the JobService's Ask RPC.
+	JobServiceAskProcedure = "/forgeyard.v1.JobService/Ask"
+	// JobServiceResumeProcedure is the fully-qualified name of the JobService's Resume RPC.
+	JobServiceResumeProcedure = "/forgeyard.v1.JobService/Resume"
 	// JobServiceListLeasesProcedure is the fully-qualified name of the JobService's ListLeases RPC.
 	JobServiceListLeasesProcedure = "/forgeyard.v1.JobService/ListLeases"
 	// JobServiceRevokeLeaseProcedure is the fully-qualified name of the JobService's RevokeLease RPC.
@@ -768,6 +772,9 @@ type JobServiceClient interface {
 	Show(context.Context, *connect.Request[v1.ShowJobRequest]) (*connect.Response[v1.Job], error)
 	Log(context.Context, *connect.Request[v1.LogRequest]) (*connect.ServerStreamForClient[v1.LogFrame], error)
 	Cancel(context.Context, *connect.Request[v1.CancelJobRequest]) (*connect.Response[v1.CancelResponse], error)
+	// Ask hands a wish to whoever holds the job; what comes of it, the job and its run tell.
+	Ask(context.Context, *connect.Request[v1.AskJobRequest]) (*connect.Response[v1.AskJobResponse], error)
+	Resume(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.AskJobResponse], error)
 	ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error)
 	RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error)
 }
@@ -813,6 +820,18 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(jobServiceMethods.ByName("Cancel")),
 			connect.WithClientOptions(opts...),
 		),
+		ask: connect.NewClient[v1.AskJobRequest, v1.AskJobResponse](
+			httpClient,
+			baseURL+JobServiceAskProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("Ask")),
+			connect.WithClientOptions(opts...),
+		),
+		resume: connect.NewClient[v1.ResumeJobRequest, v1.AskJobResponse](
+			httpClient,
+			baseURL+JobServiceResumeProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("Resume")),
+			connect.WithClientOptions(opts...),
+		),
 		listLeases: connect.NewClient[v1.ListLeasesRequest, v1.ListLeasesResponse](
 			httpClient,
 			baseURL+JobServiceListLeasesProcedure,
@@ -835,6 +854,8 @@ type jobServiceClient struct {
 	show        *connect.Client[v1.ShowJobRequest, v1.Job]
 	log         *connect.Client[v1.LogRequest, v1.LogFrame]
 	cancel      *connect.Client[v1.CancelJobRequest, v1.CancelResponse]
+	ask         *connect.Client[v1.AskJobRequest, v1.AskJobResponse]
+	resume      *connect.Client[v1.ResumeJobRequest, v1.AskJobResponse]
 	listLeases  *connect.Client[v1.ListLeasesRequest, v1.ListLeasesResponse]
 	revokeLease *connect.Client[v1.RevokeLeaseRequest, v1.Lease]
 }
@@ -864,6 +885,16 @@ func (c *jobServiceClient) Cancel(ctx context.Context, req *connect.Request[v1.C
 	return c.cancel.CallUnary(ctx, req)
 }
 
+// Ask calls forgeyard.v1.JobService.Ask.
+func (c *jobServiceClient) Ask(ctx context.Context, req *connect.Request[v1.AskJobRequest]) (*connect.Response[v1.AskJobResponse], error) {
+	return c.ask.CallUnary(ctx, req)
+}
+
+// Resume calls forgeyard.v1.JobService.Resume.
+func (c *jobServiceClient) Resume(ctx context.Context, req *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.AskJobResponse], error) {
+	return c.resume.CallUnary(ctx, req)
+}
+
 // ListLeases calls forgeyard.v1.JobService.ListLeases.
 func (c *jobServiceClient) ListLeases(ctx context.Context, req *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error) {
 	return c.listLeases.CallUnary(ctx, req)
@@ -881,6 +912,9 @@ type JobServiceHandler interface {
 	Show(context.Context, *connect.Request[v1.ShowJobRequest]) (*connect.Response[v1.Job], error)
 	Log(context.Context, *connect.Request[v1.LogRequest], *connect.ServerStream[v1.LogFrame]) error
 	Cancel(context.Context, *connect.Request[v1.CancelJobRequest]) (*connect.Response[v1.CancelResponse], error)
+	// Ask hands a wish to whoever holds the job; what comes of it, the job and its run tell.
+	Ask(context.Context, *connect.Request[v1.AskJobRequest]) (*connect.Response[v1.AskJobResponse], error)
+	Resume(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.AskJobResponse], error)
 	ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error)
 	RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error)
 }
@@ -922,6 +956,18 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(jobServiceMethods.ByName("Cancel")),
 		connect.WithHandlerOptions(opts...),
 	)
+	jobServiceAskHandler := connect.NewUnaryHandler(
+		JobServiceAskProcedure,
+		svc.Ask,
+		connect.WithSchema(jobServiceMethods.ByName("Ask")),
+		connect.WithHandlerOptions(opts...),
+	)
+	jobServiceResumeHandler := connect.NewUnaryHandler(
+		JobServiceResumeProcedure,
+		svc.Resume,
+		connect.WithSchema(jobServiceMethods.ByName("Resume")),
+		connect.WithHandlerOptions(opts...),
+	)
 	jobServiceListLeasesHandler := connect.NewUnaryHandler(
 		JobServiceListLeasesProcedure,
 		svc.ListLeases,
@@ -946,6 +992,10 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 			jobServiceLogHandler.ServeHTTP(w, r)
 		case JobServiceCancelProcedure:
 			jobServiceCancelHandler.ServeHTTP(w, r)
+		case JobServiceAskProcedure:
+			jobServiceAskHandler.ServeHTTP(w, r)
+		case JobServiceResumeProcedure:
+			jobServiceResumeHandler.ServeHTTP(w, r)
 		case JobServiceListLeasesProcedure:
 			jobServiceListLeasesHandler.ServeHTTP(w, r)
 		case JobServiceRevokeLeaseProcedure:
@@ -977,6 +1027,14 @@ func (UnimplementedJobServiceHandler) Log(context.Context, *connect.Request[v1.L
 
 func (UnimplementedJobServiceHandler) Cancel(context.Context, *connect.Request[v1.CancelJobRequest]) (*connect.Response[v1.CancelResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.Cancel is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) Ask(context.Context, *connect.Request[v1.AskJobRequest]) (*connect.Response[v1.AskJobResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.Ask is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) Resume(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.AskJobResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.Resume is not implemented"))
 }
 
 func (UnimplementedJobServiceHandler) ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error) {
