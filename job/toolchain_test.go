@@ -44,6 +44,9 @@ func TestToolchains(t *testing.T) {
 	if !brings(one).SaysLater() || byName.SaysLater() || !has.SaysLater() {
 		t.Error("a program of log format 1 reads it, or does not read what it always read")
 	}
+	if !(Capabilities{WarmToolchains: []forgeyard.Digest{one}}).SaysLater() {
+		t.Error("a program of log format 1 reads what is warm")
+	}
 	if early := has.Early(); early.SaysLater() || !reflect.DeepEqual(early.Toolchains, has.Toolchains[:1]) || len(has.Toolchains) != 2 {
 		t.Errorf("for a program of log format 1: %+v", early)
 	}

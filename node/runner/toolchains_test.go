@@ -15,7 +15,7 @@ import (
 
 // RA-121, RA-123, RA-126: a toolchain is named by the digest of its tree, by the job or by the
 // node under the name that the job requires. It is fetched and made once, is where every job
-// finds it, and cannot be written. Who finds no place for it beside others has one of its own.
+// finds it, and cannot be written.
 func TestToolchainsComeFromTheStore(t *testing.T) {
 	var warmed atomic.Int64
 	managed := map[string]forgeyard.Digest{}
@@ -30,9 +30,7 @@ func TestToolchainsComeFromTheStore(t *testing.T) {
 	look := `cat /work/toolchains/tool/small; if echo x 2>/dev/null > /work/toolchains/tool/small; then echo written; fi`
 	byName := from(root, "source", look)
 	byName.Inputs, byName.Requires.Toolchains = nil, []string{"tool", "cat"} // of those the node manages one
-	small := from(root, "toolchains/tool", look)
-	small.Resources.Disk = 4 << 20
-	for i, s := range []job.Spec{from(root, "toolchains/tool", look), byName, small} {
+	for i, s := range []job.Spec{from(root, "toolchains/tool", look), byName} {
 		res, _, a := b.run(s)
 		if res.Outcome != job.OutcomeDone || b.stdout(a) != "small source" {
 			t.Fatalf("%d: %+v %q\n%s", i, res, b.stdout(a), b.text(a))
@@ -62,6 +60,22 @@ func TestToolchainsComeFromTheStore(t *testing.T) {
 	if res, _, a := b.run(from(other, "source", "true")); res.Outcome != job.OutcomeDone || a.Finish(false) != nil || !c.Has(other) || len(b.r.WarmToolchains()) != 1 {
 		t.Errorf("%+v: %v", res, b.r.WarmToolchains())
 	}
+}
+
+// Where nothing is kept for reuse the attempt has the toolchain to itself, in the same place and
+// as little to be written.
+func TestToolchainOfOneAttempt(t *testing.T) {
+	b, _ := layered(t)
+	b.r.cfg.Layers = nil
+	root, _ := b.sources()
+	res, _, a := b.run(from(root, "toolchains/tool", `cat /work/toolchains/tool/small; if echo x 2>/dev/null > /work/toolchains/tool/small; then echo written; fi`))
+	if res.Outcome != job.OutcomeDone || b.stdout(a) != "small source" || len(b.r.WarmToolchains()) != 0 {
+		t.Errorf("%+v %q %v\n%s", res, b.stdout(a), b.r.WarmToolchains(), b.text(a))
+	}
+	if err := a.Finish(false); err != nil {
+		t.Error(err)
+	}
+	b.empty("workspaces")
 }
 
 // What many jobs bring is remembered up to a bound, the longest unused forgotten first; what is
