@@ -38,6 +38,7 @@ type Attempt struct {
 
 	flushStop chan struct{} // closed to end it
 	named     chan error    // whether the name of the tree is on the disk
+	ran       chan struct{} // closed when the node was told that the work runs
 	news      chan func(context.Context)
 	told      telling.Tellings
 
@@ -93,7 +94,7 @@ func newAttempt(ctx context.Context, r *Runner, t Task, h Hooks) *Attempt {
 	ctx, end := context.WithCancel(ctx)
 	return &Attempt{
 		run: r, id: epochName(t.Authority), task: t, hooks: h, ctx: ctx, endLease: end,
-		named: make(chan error, 1), done: make(chan struct{}), bell: make(chan struct{}, 1), flushStop: make(chan struct{}),
+		named: make(chan error, 1), ran: make(chan struct{}), done: make(chan struct{}), bell: make(chan struct{}, 1), flushStop: make(chan struct{}),
 		news:     make(chan func(context.Context), newsWaiting),
 		stopping: make(chan struct{}), cancelled: make(chan struct{}), phase: job.PhaseAccepted, until: t.Until,
 	}
@@ -163,6 +164,7 @@ func (a *Attempt) live() {
 	if v == nil {
 		v = a.timed(SpanUpload, "", a.deliver)
 	}
+	a.awaitRan(v)
 	a.conclude(v)
 }
 
@@ -340,6 +342,19 @@ func (a *Attempt) makeWorkspace(context.Context) error {
 	return a.giveHelper(a.run.cfg.HelperPath)
 }
 
+// awaitRan lets the node hear that the work ran before it hears how it ended: a program may be
+// quicker than the site's log. A node that cannot be told in time hears the end alone.
+func (a *Attempt) awaitRan(v *verdict) {
+	if !a.started || v.end != EndCompleted {
+		return
+	}
+	select {
+	case <-a.ran:
+	case <-a.ctx.Done():
+	case <-a.run.cfg.Clock.After(ranWithin):
+	}
+}
+
 // enter moves to a phase and tells it. Stale means that the lease is over. The state
 // file learns of it with its next write: each costs a disk sync.
 func (a *Attempt) enter(p job.Phase) {
@@ -347,6 +362,9 @@ func (a *Attempt) enter(p job.Phase) {
 	a.phase = p
 	a.mu.Unlock()
 	a.tell(func(ctx context.Context) {
+		if p == job.PhaseRunning {
+			defer close(a.ran) // the work begins once
+		}
 		if a.Lost() {
 			return
 		}

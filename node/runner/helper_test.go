@@ -99,3 +99,37 @@ func TestTreeIsNamedBeforeItStarts(t *testing.T) {
 		t.Errorf("%+v, %d starts, %+v %v", res, starts.Load(), was, err)
 	}
 }
+
+// slow is a node whose log takes its time, and that proposes nothing when it is not waited for.
+type slow struct {
+	*hooks
+	ran atomic.Bool
+}
+
+func (h *slow) Phase(ctx context.Context, p job.Phase) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(50 * time.Millisecond):
+	}
+	if p == job.PhaseRunning {
+		h.ran.Store(true)
+	}
+	return nil
+}
+
+// A program that is quicker than the site's log has run all the same: the node has told so
+// before the end.
+func TestQuickWorkHasRun(t *testing.T) {
+	b := newBench(t)
+	h := &slow{hooks: b.hooks}
+	s := spec("true")
+	s.Sandbox = job.SandboxProcess
+	a, err := b.r.Start(t.Context(), task(s), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, _ := b.wait(a); res.Outcome != job.OutcomeDone || !h.ran.Load() {
+		t.Errorf("%+v, told that it ran: %v", res, h.ran.Load())
+	}
+}

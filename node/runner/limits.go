@@ -42,6 +42,8 @@ const (
 	// an entry. It doubles as the above does, with each reportSlower times.
 	reportEvery  = 5 * time.Second
 	reportSlower = 32
+	// ranWithin is how long the end of work waits until the node has told that it ran.
+	ranWithin = time.Second
 	// maxMessage bounds the text of a result.
 	maxMessage = 1 << 10
 	// maxOutputFiles bounds files of all outputs together.
