@@ -1,4 +1,4 @@
-// Package simulation runs whole sites from one seed: three to five nodes, of which an odd
+// Package simulation runs whole sites from one seed: one to five nodes, of which an odd
 // number votes, and a central daemon, in one goroutine, over the real rules of site, lease,
 // job, checkpoint and devices, and the real node/controllers, node/agent and
 // uplink/reckon.

@@ -38,6 +38,7 @@ func Draw(seed uint64, t Taste) Scenario {
 	d := drawer{r: rand.New(rand.NewPCG(seed, 0x666f726765796172)), t: t}
 	d.s = Scenario{Story: []string{fmt.Sprintf("seed %d", seed)}, Seed: seed}
 	d.shape()
+	d.wider(seed)
 	for i := range 3 + d.r.IntN(6) {
 		d.job(fmt.Sprintf("j%d", i+1))
 	}
@@ -128,6 +129,33 @@ func (d *drawer) shape() {
 	}
 	if d.t.Devices {
 		s.Devices, d.gone = [MaxNodes]int{1}, 0
+	}
+}
+
+// wider draws, by dice of its own, what shape draws for few or no seeds: small sites, nodes
+// that only run jobs, and terms between and beyond those that it picks from.
+func (d *drawer) wider(seed uint64) {
+	if len(d.t.Kinds) > 0 || d.t.Adjust != nil || d.t.Own || d.left > 0 {
+		return
+	}
+	own, s := drawer{r: rand.New(rand.NewPCG(seed, 0x7769646572))}, &d.s
+	if own.chance(200) {
+		s.Nodes = 1 + own.r.IntN(MaxNodes)
+		s.Voters = 1 + 2*own.r.IntN((s.Nodes+1)/2)
+		d.gone, d.bad = 0, min(d.bad, s.Nodes)
+		clear(s.Devices[s.Nodes:])
+		clear(s.Old[s.Nodes:])
+		s.Copies = min(s.Copies, s.Nodes)
+	}
+	if own.chance(200) {
+		s.TTL, s.Grace = own.within(3*time.Second, 30*time.Second), own.within(0, 45*time.Second)
+	}
+	if own.chance(200) {
+		s.Silent, s.UpGrace = own.within(time.Second, 20*time.Second), own.within(0, 40*time.Second)
+		s.Allowed = s.Silent + own.within(0, 150*time.Second)
+	}
+	if own.chance(200) {
+		s.Slow = own.r.IntN(400)
 	}
 }
 

@@ -34,7 +34,7 @@ import "time"
 // Bounds of a scenario, each so that a file cannot ask for more than a test has time for.
 const (
 	MaxNodes  = 5 // voters of the largest site that is promised; more are runners only
-	MinNodes  = 3
+	MinNodes  = 1
 	MaxLength = time.Hour
 	MaxJobs   = 64
 	MaxDamage = 512

@@ -75,3 +75,27 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// The shapes of a few hundred seeds are of every size, with every number of voters that it
+// may have, and of terms that nobody picked.
+func TestShapesAreWide(t *testing.T) {
+	sizes, terms := map[[2]int]int{}, map[time.Duration]int{}
+	for seed := uint64(1); seed <= 400; seed++ {
+		s := Draw(seed, Taste{})
+		sizes[[2]int{s.Nodes, s.Voters}]++
+		terms[s.TTL]++
+	}
+	for _, want := range [][2]int{{1, 1}, {2, 1}, {3, 1}, {3, 3}, {4, 1}, {4, 3}, {5, 1}, {5, 3}, {5, 5}} {
+		if sizes[want] == 0 {
+			t.Errorf("no site of %d nodes with %d voters", want[0], want[1])
+		}
+	}
+	if len(terms) < 40 {
+		t.Errorf("%d lengths of leases", len(terms))
+	}
+	for seed := uint64(1); seed <= 50; seed++ { // who asks for certain company gets no other
+		if s := Draw(seed, Taste{Kinds: []string{"kill"}}); s.Nodes < 3 || s.Voters < 3 {
+			t.Errorf("seed %d: %d nodes, %d voters", seed, s.Nodes, s.Voters)
+		}
+	}
+}

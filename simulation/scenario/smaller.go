@@ -57,7 +57,12 @@ func (s Scenario) simpler() []Scenario {
 	for _, j := range s.Jobs {
 		used = max(used, j.Ingest)
 	}
-	try(func(c *Scenario) { c.Nodes = max(MinNodes, used); clear(c.Devices[c.Nodes:]); clear(c.Old[c.Nodes:]) })
+	try(func(c *Scenario) {
+		c.Nodes = max(MinNodes, used)
+		c.Copies = min(c.Copies, c.Nodes)
+		clear(c.Devices[c.Nodes:])
+		clear(c.Old[c.Nodes:])
+	})
 	try(func(c *Scenario) { c.Old = [MaxNodes]bool{} })
 	try(func(c *Scenario) { c.Devices = [MaxNodes]int{}; c.everyJob(func(j *Job) { j.Devices = 0 }) })
 	try(func(c *Scenario) { c.Slow, c.Late = 0, false })
