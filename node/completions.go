@@ -169,7 +169,11 @@ func (n *Node) saveAgain(ctx context.Context, r *runner.Recovered, until forgeya
 // its log that only this disk had. What the log decided meanwhile stands. It returns
 // false only when ctx ended before there was an answer.
 func (n *Node) giveBack(ctx context.Context, r runner.Recovered) bool {
-	reply, err := n.proposer.Propose(ctx, site.Release{Authority: r.Authority, Kind: "interrupted", Detail: "the runner's process restarted", Log: named(r.Log)})
+	why := "the runner's process restarted"
+	if r.Rebooted {
+		why = "the runner's machine restarted"
+	}
+	reply, err := n.proposer.Propose(ctx, site.Release{Authority: r.Authority, Kind: "interrupted", Detail: why, Log: named(r.Log)})
 	if err != nil {
 		return ctx.Err() == nil
 	}

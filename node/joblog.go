@@ -137,6 +137,13 @@ func (x *execution) toldNow() job.Told {
 	return t
 }
 
+// packsLogs says whether parts of logs are stored packed: every member reads them so.
+func (n *Node) packsLogs() bool { return allReadPacked(n.replica.State()) }
+
+func allReadPacked(st *site.State) bool {
+	return st.Allows(site.FormatLogParts) && len(st.BehindFormat()) == 0
+}
+
 // isLogFull says that the job's record takes no more parts: they are kept here alone, until
 // the end.
 func (x *execution) isLogFull() bool {

@@ -2,17 +2,25 @@ package node
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node"
+	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -112,5 +120,64 @@ func TestGoesOnWithItsWholeLog(t *testing.T) {
 		if j := x.n.jobNow(t, x.authority.Job); j.Epoch != 2 || j.LogSeq != all[parts-1].LastSeq || len(j.Log) != min(parts, site.MaxLogChunks) {
 			t.Errorf("%d parts: epoch %d, %d in the record up to %d", parts, j.Epoch, len(j.Log), j.LogSeq)
 		}
+	}
+}
+
+// RA-054, RA-247: the parts of a log are stored packed from when every member reads them so,
+// and read the same, from any frame on. What could not be saved of a log is read on its node.
+func TestPackedLog(t *testing.T) {
+	p := makeSite(t, 1)[0]
+	n := p.node
+	p.wait("all read packed parts", n.packsLogs)
+	st := *n.replica.State()
+	m, _ := st.Members.Get(n.enrolment.RunnerID)
+	m.Session.Formats = site.FormatRange{Min: 1, Max: 1}
+	st.Members = st.Members.Put(m.Runner, m)
+	if allReadPacked(&st) {
+		t.Error("packed, though a member of an older version could not read it")
+	}
+	st = *n.replica.State()
+	st.Format = 1
+	if allReadPacked(&st) {
+		t.Error("packed in a log of format 1")
+	}
+	_, id := p.submit(strings.NewReplacer("echo hello from $FORGEYARD_EPOCH", "i=0; while [ $i -lt 3000 ]; do echo this is line number $i; i=$((i+1)); done").Replace(helloJob))
+	p.waitDone(id)
+	var want strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&want, "this is line number %d\n", i)
+	}
+	if got := p.log(id); got != want.String() {
+		t.Errorf("%d bytes of %d", len(got), want.Len())
+	}
+	j, _ := n.replica.State().Jobs.Get(forgeyard.JobID(id))
+	stored := int64(0)
+	for _, c := range j.Log {
+		stored += c.Size
+	}
+	if stored == 0 || stored > int64(want.Len())/2 {
+		t.Errorf("%d bytes are stored of %d", stored, want.Len())
+	}
+	from := j.LogSeq - 1
+	next := from
+	if err := n.Log(t.Context(), j.ID, from-1, false, func(f *forgeyardv1.LogFrame) error {
+		if f.Seq != next {
+			return fmt.Errorf("frame %d where %d is due", f.Seq, next)
+		}
+		next++
+		return nil
+	}); err != nil || next != j.LogSeq+1 {
+		t.Errorf("%v, up to %d of %d", err, next-1, j.LogSeq)
+	}
+	dir := filepath.Join(p.dir, dirSpool, string(j.Attempt), strconv.FormatUint(j.Epoch, 10)+".unsaved")
+	sp, err := spool.Open(spool.Config{Dir: dir, Epoch: j.Epoch, First: j.LogSeq + 1, Clock: clock.System()})
+	if err == nil {
+		err = errors.Join(sp.Append(t.Context(), spool.Stdout, 1, []byte("its last words\n")), sp.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.log(id); got != want.String()+"its last words\n" {
+		t.Errorf("it ends with %q", got[max(0, len(got)-60):])
 	}
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"os"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -94,7 +95,7 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 	r, err := runner.New(runner.Config{
 		Site: n.enrolment.SiteID, Workspaces: n.dir.join(dirWorkspaces), Spool: n.dir.join(dirSpool), StateDir: n.dir.join(dirAgent),
 		Store: n.store, Fetch: n.fetchInput, FetchTree: n.fetchInputTree, Urgent: urgently, Executors: n.executors, Layers: layers, Keeper: keep, Ender: n.ender, Clock: n.clock, Log: n.log,
-		HelperPath: n.cfg.Helper, Own: n.ownProgram(), ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit), JobLog: int64(set.Spool.PerJob),
+		HelperPath: n.cfg.Helper, Own: n.ownProgram(), ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit), JobLog: int64(set.Spool.PerJob), PackLogs: n.packsLogs,
 		Prepare: n.platform().Prepare, Toolchains: n.managedToolchains, Warmed: n.lookSoon,
 		Secrets: secrets.Chain{secrets.Files(set.Secrets), siteSecrets{n}},
 	})
@@ -130,7 +131,8 @@ const maxLayerInodes = 400_000
 func (n *Node) endOrphans(ctx context.Context) error {
 	n.recovered = n.runner.Recover(ctx)
 	if len(n.recovered) > 0 {
-		n.log.Info("cleaned up after an earlier process", "attempts", len(n.recovered))
+		rebooted := slices.ContainsFunc(n.recovered, func(r runner.Recovered) bool { return r.Rebooted })
+		n.log.Info("cleaned up after an earlier process", "attempts", len(n.recovered), "machine_restarted", rebooted)
 	}
 	for _, r := range n.recovered {
 		if r.Err != nil && r.Alive {

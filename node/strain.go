@@ -25,7 +25,9 @@ func (n *Node) feel() {
 	old := n.strain.Load()
 	if old != nil {
 		was = old.level
-		kept = pressure.Withhold(old.withheld, s, n.load(s, old, at))
+		if n.settings().Limits.ShareCPU {
+			kept = pressure.Withhold(old.withheld, s, n.load(s, old, at))
+		}
 	}
 	now := was.Next(s)
 	n.strain.Store(&strain{s, now, kept, at})

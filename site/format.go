@@ -46,6 +46,8 @@ const (
 	// FormatAssigned is the first in which the site puts runners into pools and gives them
 	// trust, and jobs ask for that.
 	FormatAssigned Format = 2
+	// FormatLogParts is the first whose programs read packed parts of logs.
+	FormatLogParts Format = 2
 )
 
 // FormatRange is what one program reads; zero is a program that knew only the first.

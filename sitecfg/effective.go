@@ -135,7 +135,7 @@ func FromEnviron(environ []string) map[string]string {
 // reloadable are the keys that a running node takes over on SIGHUP (07§220); all
 // others name sockets, identities or running parts. TakeOver copies just these.
 var reloadable = []string{
-	"labels", "toolchains", "limits.max_jobs", "limits.cpu", "limits.memory", "limits.disk", "limits.reserve.", "cas.limit", "cas.reserve", "cas.scrub_",
+	"labels", "toolchains", "limits.max_jobs", "limits.cpu", "limits.memory", "limits.disk", "limits.share_cpu", "limits.reserve.", "cas.limit", "cas.reserve", "cas.scrub_",
 	"spool.", "policy.", "reconnect.", "shutdown.", "retention.", "log.level",
 }
 

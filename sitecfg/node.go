@@ -117,6 +117,9 @@ type LimitsConfig struct {
 	CPU    MilliCPU `yaml:"cpu"`
 	Memory Size     `yaml:"memory"`
 	Disk   Size     `yaml:"disk"`
+	// ShareCPU offers fewer cores to new work while other programs of the machine use them and
+	// work waits for one. Default false: all that is offered is for jobs.
+	ShareCPU bool `yaml:"share_cpu"`
 	// Layers bounds the trees that are kept so that the next job with the same sources gets
 	// them at once. Default 8GiB; 0 keeps none. They go when a job needs the room.
 	Layers Size `yaml:"layers"`

@@ -221,6 +221,10 @@ func TestWithheldCores(t *testing.T) {
 	if held, all := Explain(r.now, r.in, j); held != "" || !strings.Contains(fmt.Sprint(all[0].Reasons), fmt.Sprintf("%d withheld while others use the machine", half)) {
 		t.Fatalf("%q %+v", held, all)
 	}
+	say(2 * half)
+	if alone := noRoom(m, j.Spec, usage{withheld: 2 * half}); len(alone) != 0 {
+		t.Errorf("alone on the machine: %v", alone)
+	}
 	say(-half) // of one that says what cannot be
 	r.want("offer to n1")
 	say(0)

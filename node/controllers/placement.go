@@ -230,7 +230,8 @@ func noRoom(m site.Member, sp job.Spec, u usage) []string {
 		}
 	}
 	over("cpu (thousandths)", 0, sp.Resources.MilliCPU, u.cpu, m.Caps.MilliCPU)
-	if asked := sp.Resources.MilliCPU; u.withheld > 0 && asked+u.cpu <= m.Caps.MilliCPU && asked+u.cpu+u.withheld > m.Caps.MilliCPU {
+	// What runs alone gets all: on a machine that is never quiet it would wait for ever.
+	if asked := sp.Resources.MilliCPU; u.jobs > 0 && asked+u.cpu <= m.Caps.MilliCPU && asked+u.cpu+u.withheld > m.Caps.MilliCPU {
 		why = append(why, fmt.Sprintf("cpu (thousandths): %d of %d are taken and %d withheld while others use the machine, the job asks for %d", u.cpu, m.Caps.MilliCPU, u.withheld, asked))
 	}
 	over("memory (MiB)", 20, sp.Resources.Memory, u.mem, m.Caps.Memory)

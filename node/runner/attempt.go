@@ -280,7 +280,7 @@ func (a *Attempt) openLog(ctx context.Context) error {
 	s, err := spool.Open(spool.Config{
 		Dir:   filepath.Join(a.run.cfg.Spool, string(a.task.Authority.Attempt), strconv.FormatUint(epoch, 10)),
 		Epoch: epoch, First: a.task.FirstLogSeq, Limit: a.run.spoolLimit.Load(),
-		Owner: PinOwner(a.task.Authority.Attempt), Clock: a.run.cfg.Clock, Most: a.mostLog(), Parts: a.task.LogParts,
+		Owner: PinOwner(a.task.Authority.Attempt), Pack: a.run.cfg.PackLogs, Clock: a.run.cfg.Clock, Most: a.mostLog(), Parts: a.task.LogParts,
 	})
 	if err != nil {
 		return err

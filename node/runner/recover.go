@@ -24,6 +24,7 @@ type Recovered struct {
 	Log        []job.LogChunk // what was still spooled, now in the store
 	Unsaved    bool           // more of it is on this disk only: SaveAgain tries once more
 	LastLogSeq uint64
+	Rebooted   bool  // the machine was restarted since: nothing of the epoch can run
 	Err        error // what could not be cleaned up: a matter of health
 	Alive      bool  // with Err: its tree may still run
 }
@@ -65,6 +66,7 @@ func (r *Runner) recover1(ctx context.Context, name string) (rec Recovered, work
 		return rec, ""
 	}
 	rec = Recovered{Authority: s.Authority, Phase: s.Phase, Completion: s.Completion}
+	rec.Rebooted = s.Orphan.Boot != "" && s.Orphan.Boot != executor.BootID()
 	if rec.Err = r.reap(ctx, s); rec.Err != nil {
 		rec.Alive = true
 		r.stillHas(s)
@@ -169,7 +171,7 @@ func (r *Runner) saveLog(ctx context.Context, a forgeyard.Authority) (chunks []j
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, 0, nil
 	}
-	s, err := spool.Open(spool.Config{Dir: dir, Epoch: a.Fence.Epoch, Clock: r.cfg.Clock})
+	s, err := spool.Open(spool.Config{Dir: dir, Epoch: a.Fence.Epoch, Pack: r.cfg.PackLogs, Clock: r.cfg.Clock})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -87,6 +87,9 @@ type Config struct {
 	// Warmed is told when a toolchain is ready that was not known to be, and must not wait. Nil:
 	// nobody is.
 	Warmed func()
+	// PackLogs says whether parts of logs may be stored packed: all who may read them read that.
+	// Nil: they may not.
+	PackLogs func() bool
 }
 
 // Keeper holds deadlines outside of this process; node/executor/keeper has one.

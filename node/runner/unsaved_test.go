@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,8 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 )
 
@@ -163,4 +166,44 @@ func TestUnsavedEndStays(t *testing.T) {
 	if got := words(t, s); !strings.Contains(got, "last words") {
 		t.Errorf("%q", got)
 	}
+}
+
+// RA-303: of an epoch of an earlier boot everything is dead, whatever runs now under the
+// numbers that it had: its log is saved, its workspace goes, its completion is kept, and nobody
+// is touched.
+func TestRecoverAfterReboot(t *testing.T) {
+	b := newBench(t)
+	other := exec.Command("sleep", "1000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
+	p, err := executor.ReadProc(other.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := b.crashed("before the restart\n")
+	dir := filepath.Join(b.dir, "workspaces", epochName(a)+"-abcdef")
+	if err := os.MkdirAll(filepath.Join(dir, "build"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(state{
+		Version: stateVersion, Authority: a, Workspace: dir, Sandbox: job.SandboxProcess, Completion: []byte("message 1"),
+		Orphan: executor.Orphan{ID: epochName(a), PID: p.PID, Birth: p.Birth, Boot: "the one before"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, "agent", epochName(a)+stateSuffix), raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := b.r.Recover(t.Context())
+	if len(got) != 1 || got[0].Err != nil || got[0].Alive || !got[0].Rebooted || got[0].Unsaved || len(got[0].Log) != 1 || string(got[0].Completion) != "message 1" {
+		t.Fatalf("%+v", got)
+	}
+	if now, err := executor.ReadProc(p.PID); err != nil || now.Birth != p.Birth || now.State == 'Z' {
+		t.Errorf("a stranger was ended: %+v %v", now, err)
+	}
+	b.empty("workspaces")
+	b.empty("spool")
 }

@@ -42,7 +42,7 @@ type Frame struct {
 	Bytes  []byte // at most MaxFrameBytes
 }
 
-// A segment file and a flushed chunk have one form:
+// A segment file and a flushed chunk have one form; a chunk may be packed (pack.go):
 //
 //	0   8 bytes  "FYLOG", 0, version, 0
 //	8   frames
@@ -122,23 +122,32 @@ func readFrame(r *bufio.Reader) (Frame, error) {
 	return f, nil
 }
 
-func readHeader(r io.Reader) error {
+// readHeader reads the header of a segment or a chunk. Only a chunk is ever packed.
+func readHeader(r io.Reader) (packed bool, err error) {
 	var h [headerSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
-		return corrupt("there is no log header: %v", err)
+		return false, corrupt("there is no log header: %v", err)
 	}
-	if string(h[:]) != string(header) {
-		return corrupt("%q is not the header of a version %d log", h[:], version)
+	switch string(h[:]) {
+	case string(header):
+		return false, nil
+	case string(packedHeader):
+		return true, nil
 	}
-	return nil
+	return false, corrupt("%q is not the header of a log of version %d or %d", h[:], version, packedVersion)
 }
 
 // DecodeFrames reads a flushed chunk. Sequence numbers follow each other without a
 // gap; anything else ends the iteration with Corrupt.
 func DecodeFrames(r io.Reader) iter.Seq2[Frame, error] {
 	return func(yield func(Frame, error) bool) {
-		br := bufio.NewReader(r)
-		if err := readHeader(br); err != nil {
+		packed, err := readHeader(r)
+		if err != nil {
+			yield(Frame{}, err)
+			return
+		}
+		br, done, err := unpacked(r, packed)
+		if err != nil {
 			yield(Frame{}, err)
 			return
 		}
@@ -147,6 +156,9 @@ func DecodeFrames(r io.Reader) iter.Seq2[Frame, error] {
 			f, err := readFrame(br)
 			switch {
 			case errors.Is(err, io.EOF):
+				if err := done(); err != nil {
+					yield(Frame{}, err)
+				}
 				return
 			case errors.Is(err, errTorn):
 				err = corrupt("the chunk ends within a frame after %d", last)
@@ -154,11 +166,15 @@ func DecodeFrames(r io.Reader) iter.Seq2[Frame, error] {
 				err = corrupt("frame %d follows %d", f.Seq, last)
 			}
 			if err != nil {
+				if over := done(); over != nil {
+					err = over
+				}
 				yield(Frame{}, err)
 				return
 			}
 			last = f.Seq
 			if !yield(f, nil) {
+				_ = done() // who looks no further is told nothing more
 				return
 			}
 		}

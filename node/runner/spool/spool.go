@@ -55,6 +55,8 @@ type Config struct {
 	Parts int
 	// Owner keeps flushed chunks in the store until it pins them (cas.PutOptions). Empty: nobody.
 	Owner string
+	// Pack is asked at each flush whether all who may read it read packed chunks. Nil: they do not.
+	Pack  func() bool
 	Clock clock.Clock
 }
 
@@ -160,7 +162,7 @@ func scan(path string) (seg *segment, clean bool, err error) {
 	}
 	defer f.Close()
 	r := bufio.NewReader(f)
-	if readHeader(r) != nil {
+	if packed, err := readHeader(r); err != nil || packed {
 		return nil, false, nil
 	}
 	seg = &segment{path: path, size: headerSize}
@@ -571,6 +573,9 @@ func (s *Spool) flush1(ctx context.Context, store cas.Store, from, to uint64, le
 	}
 	if int64(len(b)) < least {
 		return job.LogChunk{}, nil
+	}
+	if s.cfg.Pack != nil && s.cfg.Pack() {
+		b = pack(b)
 	}
 	ref, err := store.Put(ctx, strings.NewReader(string(b)), cas.PutOptions{Class: cas.Durable, Size: int64(len(b)), Owner: s.cfg.Owner})
 	if err != nil {
