@@ -100,7 +100,7 @@ func TestMetricsOfWork(t *testing.T) {
 	}
 }
 
-// What jobs take is what their trees took since the last look: one that came or went counts for
+// RA-135: what jobs take is what their trees took since the last look: one that came or went counts for
 // what it took, never less than nothing.
 func TestWhatJobsTake(t *testing.T) {
 	p := makeSite(t, 1)[0]

@@ -135,7 +135,7 @@ func mustSay(t *testing.T, all map[string]judged) {
 	}
 }
 
-// RA-334, RA-335: what a probe found, as it is judged.
+// RA-333, RA-334, RA-335: what a probe found, as it is judged.
 func TestChecksOfExecutors(t *testing.T) {
 	strict := job.Capabilities{Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict}}, Toolchains: []job.Toolchain{{Name: "gcc"}, {Name: "go"}}}
 	executors := func(probes ...func(*tried)) *tried {

@@ -118,7 +118,7 @@ func TestCoresAreWithheld(t *testing.T) {
 	if s := p.node.Status(t.Context()); s.Withheld != nil {
 		t.Errorf("%+v", s.Withheld)
 	}
-	spaces, err := filepath.Glob(filepath.Join(p.dir, dirWorkspaces, "*", "build"))
+	spaces, err := filepath.Glob(filepath.Join(p.dir, dirWorkspaces, p.show(first).AttemptId+"-*", "build"))
 	if err != nil || len(spaces) != 1 {
 		t.Fatalf("%v %v", spaces, err)
 	}

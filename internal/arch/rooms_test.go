@@ -108,13 +108,16 @@ var charges = []charge{
 	{what: "know a view or a policy of people (RA-036)", in: core,
 		imports: []string{"api/render", "api/wire", "api/forgeyard/v1", "node/control", "sitecfg", "net/http", "html/template"}},
 	{what: "ask who may do what: the log answers that (RA-039)", in: core, imports: []string{"sitecfg", "mesh"}, uses: []string{".Admits", ".RightOf", "site.Right"}},
-	{what: "know how the network is made (07§234)", in: append(decides, "node/runner"),
+	{what: "know how the network is made (RA-066)", in: append(decides, "node/runner"),
 		imports: []string{"github.com/libp2p", "github.com/quic-go", "github.com/multiformats/go-multiaddr", "net", "mesh", "consensus"}},
+	{what: "make walls around processes: the few acts that need privilege (RA-376)", in: programs,
+		but:  []string{"node/executor/sandbox", "node/executor/sitenet", "node/executor/ptree"},
+		uses: []string{"unix.Mount", "unix.Setns", "unix.Unshare", "unix.PivotRoot", "syscall.Mount", "syscall.Unshare"}},
 	{what: "decide: it is an application without logic of its own (RA-062)", in: []string{"cmd/forgeyard-node"},
 		imports: []string{"lease", "site", "checkpoint", "devices", "consensus", "node/agent", "node/controllers", "node/runner"}},
 }
 
-// RA-019, RA-036, RA-037, RA-039, RA-062: acts that are some packages' business and nobody
+// RA-019, RA-036, RA-037, RA-039, RA-062, RA-066, RA-376: acts that are some packages' business and nobody
 // else's.
 func TestCharges(t *testing.T) { none(t, checkCharges(house(t), charges)) }
 

@@ -357,6 +357,8 @@ func TestGivenBackWhilePreparing(t *testing.T) {
 	}
 }
 
+// RA-215: preparing has a bound of its own; that of the run is in TestFailures, that of the upload
+// in TestDeliveryIsAnotherFact.
 func TestCancelWhilePreparing(t *testing.T) {
 	b := newBench(t)
 	fetching := make(chan struct{})

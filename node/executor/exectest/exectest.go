@@ -36,7 +36,8 @@ type Bench struct {
 	n    int
 }
 
-// New makes a bench with a fresh workspace that the workload's user can reach.
+// New makes a bench, over whatever keeps the contract of executor.Executor and
+// executor.Handle (RA-207, RA-208), with a fresh workspace that the workload's user can reach.
 func New(t *testing.T, e executor.Executor) *Bench {
 	t.Helper()
 	root, err := os.MkdirTemp("/tmp", "fyexec-")
