@@ -133,7 +133,8 @@ func (n *Node) deliverRecovered(ctx context.Context) {
 			c, err := decodeCompletion(r.Completion)
 			if err != nil {
 				n.backlog.answered(r.Authority.Lease)
-				n.log.Error("a completion of an earlier process cannot be read", "attempt", r.Authority.Attempt, "err", err)
+				n.log.Error("a completion of an earlier process cannot be read and stays on this disk: start the program that wrote it, or a newer one", "attempt", r.Authority.Attempt, "err", err)
+				continue
 			} else if n.log.Info("delivering a completion of an earlier process", "job", c.Authority.Job); !n.deliver(ctx, c, nil) {
 				return
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/golden"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/replica"
+	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -183,6 +184,19 @@ func TestCompletionIsLeftToTheNextProcess(t *testing.T) {
 		}
 		if n.local.book.Active() != 1 {
 			t.Error("the lease was let go without an answer")
+		}
+	})
+}
+
+// A result that this program cannot read, since a newer one wrote it, is left for that one.
+func TestUnreadableCompletionStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, g, c := halfNode(t) // without a runner: to forget the record would be to call it
+		g.commands = nil
+		n.recovered = []runner.Recovered{{Authority: c.Authority, Completion: []byte{0xff}}}
+		n.deliverRecovered(t.Context())
+		if len(g.commands) != 0 {
+			t.Errorf("%d proposals of what nobody can read", len(g.commands))
 		}
 	})
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"sort"
 	"sync"
 	"time"
@@ -69,11 +70,11 @@ func (n *Node) replicate(ctx context.Context, d job.Durability, pin cas.Pin, roo
 	}
 	cfg := n.replica.State().Config.Durability
 	want := min(cfg.Copies, n.membersInSite())
-	var last error
 	var targets []forgeyard.RunnerID
 	if len(have) < want {
 		targets = n.answering(ctx, n.targets())
 	}
+	last := errors.New("none answers")
 	for _, t := range targets {
 		if len(have) >= want {
 			break
