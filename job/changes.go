@@ -49,7 +49,8 @@ func inMiB(n int64) string {
 	return fmt.Sprintf("%d MiB", n>>20)
 }
 
-// named are the facts that come in lists, each as people call it.
+// named are the facts that come in lists, each as people call it. What is warm is none: it is what
+// jobs used lately (decision 18), and would fill a history that is bounded.
 func (c Capabilities) named() map[string][]string {
 	all := map[string][]string{"sandbox": nil, "toolchain": nil, "label": nil, "device": nil, "network": nil, "gpu": nil}
 	add := func(what, format string, args ...any) {
@@ -66,13 +67,7 @@ func (c Capabilities) named() map[string][]string {
 		if !t.Digest.IsZero() {
 			how += ", " + t.Digest.Short()
 		}
-		if t.Warm {
-			how += ", warm"
-		}
 		add("toolchain", "%s (%s)", words([]string{t.Name, t.Version}), how)
-	}
-	for _, d := range c.WarmToolchains {
-		add("toolchain", "%s (%s, warm)", d.Short(), ToolchainStore)
 	}
 	for k, v := range c.Labels {
 		add("label", "%s=%s", k, v)
