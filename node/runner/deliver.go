@@ -44,6 +44,11 @@ func (a *Attempt) deliver() *verdict {
 		return v
 	}
 	if err != nil {
+		// Copies pin before they go anywhere. Where even that may have failed, a result that nothing
+		// on the disk keeps is none.
+		if perr := a.pin(context.WithoutCancel(ctx)); perr != nil && len(a.outputs) > 0 {
+			return a.notCaptured(ctx, perr)
+		}
 		a.ended.Undelivered = forgeyard.Clip(err.Error(), maxMessage)
 		a.result.Short = true
 		a.note("passed; outputs are here and not yet where they should be: %v", err)

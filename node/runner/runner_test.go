@@ -286,6 +286,34 @@ func TestDeliveryIsAnotherFact(t *testing.T) {
 	})
 }
 
+// unpinned is a store whose pins cannot be written.
+type unpinned struct{ cas.Store }
+
+func (unpinned) Pin(context.Context, cas.Pin) error {
+	return forgeyard.Errorf("cas pin", forgeyard.NoSpace, "no space for a pin")
+}
+
+// A result whose outputs no pin on the disk keeps is not one that passed: after a restart they
+// would be collected.
+func TestOutputsThatCannotBeKept(t *testing.T) {
+	var st cas.Store
+	b := newBench(t, func(c *Config) { st = unpinned{c.Store}; c.Store = st })
+	b.hooks.replicate = func(int) (Replicas, error) { return Replicas{}, st.Pin(t.Context(), cas.Pin{}) }
+	s := spec("echo run > log")
+	s.Outputs, s.Timeouts.Upload = []job.OutputDecl{{Path: "log"}}, 300*time.Millisecond
+	res, _, a := b.run(s)
+	if res.Outcome != job.OutcomeFailed || res.Category != job.DiskFull || !strings.Contains(res.Message, "no space for a pin") || len(res.Steps) != 1 {
+		t.Errorf("%+v", res)
+	}
+	if err := a.Finish(false); err != nil {
+		t.Fatal(err)
+	}
+	s.Outputs = nil
+	if res, end, _ := b.run(s); res.Outcome != job.OutcomeDone || end.Undelivered == "" {
+		t.Errorf("work without outputs: %+v %+v", res, end)
+	}
+}
+
 // E18: what one step leaves behind neither lives on nor writes later.
 func TestDaemonsEndWithTheirStep(t *testing.T) {
 	b := newBench(t)
