@@ -73,11 +73,11 @@ func Materialise(ctx context.Context, s Source, root forgeyard.Digest, dst strin
 	m := &maker{s: s, root: r, dst: dst, o: o, dirs: []string{"."}}
 	m.g, m.ctx = errgroup.WithContext(ctx)
 	m.g.SetLimit(min(workers, 8)) // writing is bound by the disk, not by waiting for syncs
-	if m.many, _ = s.(cas.ManyReader); m.many != nil {
-		m.gathered = make([]named, 0, gatherMost)
-	}
+	m.many, _ = s.(cas.ManyReader)
 	err = Walk(m.ctx, cas.Ref{Digest: root}, FromStore(s), o.Limits, m.visit)
-	m.together()
+	if err == nil {
+		m.together()
+	}
 	if werr := m.g.Wait(); werr != nil && (err == nil || forgeyard.KindOf(err) == forgeyard.Interrupted) {
 		err = werr // the walk only stopped because of it
 	}

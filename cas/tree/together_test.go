@@ -5,8 +5,11 @@ package tree_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -81,5 +84,49 @@ func TestSmallFileMissingAmongMany(t *testing.T) {
 	castest.WantKind(t, err, forgeyard.NotFound)
 	if !strings.Contains(err.Error(), "f40") {
 		t.Errorf("it does not say which: %v", err)
+	}
+}
+
+// counting is a store that counts its passes.
+type counting struct {
+	*disk.Store
+	passes *atomic.Int64
+}
+
+func (c counting) ReadMany(ctx context.Context, names []forgeyard.Digest, check bool, f func(i int, b []byte)) {
+	c.passes.Add(1)
+	c.Store.ReadMany(ctx, names, check, f)
+}
+
+// A tree that is refused while it is walked has none of the gathered files made.
+func TestRefusedTreeMakesNoFiles(t *testing.T) {
+	ctx, s := context.Background(), counting{store(t), &atomic.Int64{}}
+	ref, err := tree.Capture(ctx, s, lay(t, map[string]string{"a": "1", "b": "2", "c": "3"}), tree.Options{})
+	must(t, err)
+	dst := filepath.Join(t.TempDir(), "work")
+	_, err = tree.Materialise(ctx, s, ref.Digest, dst, tree.Materialisation{Limits: tree.Limits{MaxFiles: 2}})
+	castest.WantKind(t, err, forgeyard.Limit)
+	made, err := os.ReadDir(dst)
+	must(t, err)
+	if len(made) != 0 || s.passes.Load() != 0 {
+		t.Errorf("%d files, %d passes", len(made), s.passes.Load())
+	}
+}
+
+// A small tree takes little memory, whatever a large one may gather.
+func TestSmallTreeTakesLittle(t *testing.T) {
+	ctx, s := context.Background(), store(t)
+	ref, err := tree.Capture(ctx, s, lay(t, map[string]string{"a": "1", "b": "2"}), tree.Options{})
+	must(t, err)
+	dst := t.TempDir()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range 8 {
+		_, err := tree.Materialise(ctx, s, ref.Digest, filepath.Join(dst, fmt.Sprint(i)), tree.Materialisation{})
+		must(t, err)
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / 8; each > 1<<20 {
+		t.Errorf("%d bytes were allocated for a tree of two files", each)
 	}
 }
