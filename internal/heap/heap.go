@@ -14,8 +14,7 @@ import (
 	"runtime/metrics"
 )
 
-// Room is what a node leaves, whatever is alive. An idle node of 65 MiB may grow to less
-// than 100 by it.
+// Room is what a node leaves, whatever is alive: an idle node is larger by it at most.
 const Room = 32 << 20
 
 // What a process leaves in which more is alive: what a collection costs grows with that.

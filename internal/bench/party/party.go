@@ -27,6 +27,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	"github.com/forgeyard/forgeyard-node/cas/peer"
 	"github.com/forgeyard/forgeyard-node/cas/tree"
+	"github.com/forgeyard/forgeyard-node/internal/heap"
 	"github.com/forgeyard/forgeyard-node/mesh"
 )
 
@@ -94,6 +95,7 @@ type stager interface {
 
 // Run is the process.
 func Run(ctx context.Context) error {
+	heap.Leave(heap.Room) // as a node does
 	var c Config
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 4<<20)
