@@ -149,7 +149,10 @@ func (s *State) roomForDelegated(d Delegation) error {
 // takeBack cancels what records that wait take back, and tells whether it changed anything.
 func (c *change) takeBack(wait []Delegation) (changed bool) {
 	for _, d := range wait {
-		if j, ok := c.byGrant(d.Grant.ID); ok && d.Cancel && j.CancelAt == 0 && !j.Status.Terminal() {
+		if !d.Cancel {
+			continue // the look below goes through all jobs
+		}
+		if j, ok := c.byGrant(d.Grant.ID); ok && j.CancelAt == 0 && !j.Status.Terminal() {
 			c.takeIn(d)
 			changed = true
 		}
