@@ -173,14 +173,14 @@ func (c *check) relative(at, p string) bool {
 }
 
 // rooted checks a path below /work that begins with source, build, or another that is named.
+// The words are those that programs have which know no other: what Apply refuses is told in
+// the state of the site, and has to be the same on all its members.
 func (c *check) rooted(at, p string, other ...string) {
 	if !c.relative(at, p) {
 		return
 	}
-	tops := append([]string{"source", "build"}, other...)
-	if first, _, _ := strings.Cut(p, "/"); !slices.Contains(tops, first) {
-		last := len(tops) - 1
-		c.add(at, "%q; a path below %s or %s is expected", forgeyard.Clip(p, 80), strings.Join(tops[:last], ", "), tops[last])
+	if first, _, _ := strings.Cut(p, "/"); first != "source" && first != "build" && !slices.Contains(other, first) {
+		c.add(at, "%q; a path below source or build is expected", forgeyard.Clip(p, 80))
 	}
 }
 

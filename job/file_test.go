@@ -153,7 +153,7 @@ func TestRefusedFiles(t *testing.T) {
 		{"RA-220", job("inputs: [{path: ../etc, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "../etc" leaves the workspace; .. is not allowed`},
 		{"RA-220", job("inputs: [{path: source/../../x, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "source/../../x" leaves the workspace; .. is not allowed`},
 		{"RA-220 RA-455", job("inputs: [{path: /etc/passwd, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "/etc/passwd" is absolute; a relative path is expected`},
-		{"", job("inputs: [{path: lib, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "lib"; a path below source, build or toolchains is expected`},
+		{"", job("inputs: [{path: lib, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "lib"; a path below source or build is expected`},
 		{"", job("inputs: [{path: toolchains/go/bin, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "toolchains/go/bin"; a toolchain is named directly below toolchains`},
 		{"", job("inputs: [{path: toolchains, from: x}]"), `job.yaml:5:19: job.inputs[0].path: "toolchains"; a toolchain is named directly below toolchains`},
 		{"", job("sandbox: process\n  inputs: [{path: toolchains/go, from: x}]"), `job.yaml:6:19: job.inputs[0].path: "toolchains/go" needs sandbox strict, which shows it read-only; the job has process`},
