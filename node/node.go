@@ -143,8 +143,8 @@ type Node struct {
 	currentIn  atomic.Uint64 // the leadership in which this node was up to date: see current
 	told       atomic.Pointer[toldFormat]
 	recovering sync.Mutex    // held through a forced recovery
-	refreshing sync.Mutex    // held while the machine is probed again
-	looks      chan struct{} // somebody asks for that; capacity 1
+	refreshing sync.Mutex    // held while what the machine is is seen and told again
+	warm       chan struct{} // a toolchain came: see warmLoop; capacity 1
 
 	selfChecks   selfChecks
 	graphics     capability.Graphics // what their vendor said of graphics processors
@@ -184,7 +184,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{cfg: cfg, clock: cfg.Clock, log: cfg.Log, kick: make(chan struct{}, 1), looks: make(chan struct{}, 1), fatal: make(chan error, 1), strangers: map[string]forgeyard.Instant{}, started: cfg.Clock.Wall()}
+	n := &Node{cfg: cfg, clock: cfg.Clock, log: cfg.Log, kick: make(chan struct{}, 1), warm: make(chan struct{}, 1), fatal: make(chan error, 1), strangers: map[string]forgeyard.Instant{}, started: cfg.Clock.Wall()}
 	n.session = forgeyard.SessionID(NewID(n.clock))
 	n.setState(StateStarting)
 	var closers closers
@@ -311,6 +311,7 @@ func (n *Node) serve(ctx context.Context) error {
 	g.Go(func() error { return n.agentLoop(run) })
 	g.Go(func() error { return n.sessionLoop(run) })
 	g.Go(func() error { return n.lookLoop(run) })
+	g.Go(func() error { return n.warmLoop(run) })
 	g.Go(func() error { return n.drainLoop(run) })
 	g.Go(func() error { return n.janitorLoop(run) })
 	g.Go(func() error { return n.reloadLoop(run) })

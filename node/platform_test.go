@@ -24,11 +24,15 @@ type elsewhere struct {
 	prepared *atomic.Int64
 	changes  chan struct{}
 	cores    *atomic.Int64 // in thousandths
+	looks    *atomic.Int64 // counted; nil: they are not
 }
 
 func (e elsewhere) Changes(context.Context) <-chan struct{} { return e.changes }
 
 func (e elsewhere) Discover(string) (capability.Totals, error) {
+	if e.looks != nil {
+		e.looks.Add(1)
+	}
 	if e.unknown {
 		return capability.Totals{}, forgeyard.Errorf("probe", forgeyard.Unavailable, "this machine does not tell what it has")
 	}

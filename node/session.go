@@ -354,6 +354,11 @@ func (n *Node) lookAgain(ctx context.Context) {
 		}
 		return
 	}
+	n.tellChange(ctx)
+}
+
+// tellChange registers what this machine is, if the log has it otherwise.
+func (n *Node) tellChange(ctx context.Context) {
 	if ctx.Err() != nil || !n.capsUntold() { // also before the first registration, which tells all
 		return
 	}
