@@ -1,6 +1,8 @@
 package runner
 
 import (
+	"path/filepath"
+
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/runner/quota"
@@ -13,6 +15,7 @@ type diskWatch struct {
 	limits quota.Limits
 	pace   quota.Pace
 	inputs quota.Usage // as they were before the first step
+	given  quota.Sum   // toolchains of the node that are in the workspace: no use of the job's
 	looked forgeyard.Instant
 	failed bool // counting does not work here, and that was told
 	passed bool // a count found too much
@@ -25,6 +28,17 @@ func (a *Attempt) watchDisk() {
 		return // it writes to the store, which has a bound of its own
 	}
 	a.disk = &diskWatch{a: a, limits: quota.Of(a.task.Spec.Resources.Disk)}
+	for _, in := range a.ins {
+		if !a.managed(in) {
+			continue
+		}
+		if folders, _, err := quota.Count(filepath.Join(a.root, filepath.FromSlash(in.Path))); err == nil {
+			for _, s := range folders {
+				a.disk.given.Bytes += s.Bytes
+				a.disk.given.Files += s.Files
+			}
+		}
+	}
 	a.over = a.disk.count(nil, true)
 }
 
@@ -65,6 +79,10 @@ func (d *diskWatch) count(pids func() ([]int, error), first bool) string {
 		switch name {
 		case executor.SourceDir, executor.RestoreDir, executor.ToolchainsDir:
 			u.Inputs += s.Bytes
+			if name == executor.ToolchainsDir {
+				u.Inputs -= d.given.Bytes
+				u.Files -= d.given.Files
+			}
 		case executor.CkptDir:
 			u.Checkpoints += s.Bytes
 		default:

@@ -42,6 +42,11 @@ func (a *Attempt) environment(s job.Step) []string {
 	for _, d := range a.devices {
 		m["FORGEYARD_DEVICE_"+envWord(d.as)] = d.bind.Inside
 	}
+	for _, in := range a.ins {
+		if name, ok := in.Toolchain(); ok {
+			m["FORGEYARD_TOOLCHAIN_"+envWord(name)] = path.Join(a.view, in.Path)
+		}
+	}
 	if a.task.Spec.Resume.Mode == job.ResumeApplication {
 		a.protocol(m)
 	}
@@ -75,7 +80,7 @@ func (a *Attempt) protocol(m map[string]string) {
 	m["FORGEYARD_RESTORE_FORMAT"] = fmt.Sprintf("%s:%d", a.restored.Format.Name, a.restored.Format.Version)
 }
 
-// envWord makes a variable's name part of a device's name.
+// envWord makes a part of a variable's name of the name of a device or a toolchain.
 func envWord(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

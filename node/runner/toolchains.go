@@ -19,8 +19,8 @@ type toolchains struct {
 	known map[forgeyard.Digest]uint64 // when it was used last, in uses
 }
 
-// withManaged are the inputs of a spec, and the node's own toolchains that it requires by
-// name. What the job brings itself under that name is its own.
+// withManaged are the inputs of a spec, and after them the node's own toolchains that it
+// requires by name. What the job brings itself under that name is its own.
 func (r *Runner) withManaged(s job.Spec) []job.Input {
 	ins := slices.Clone(s.Inputs)
 	if r.cfg.Toolchains == nil {
@@ -35,6 +35,12 @@ func (r *Runner) withManaged(s job.Spec) []job.Input {
 		}
 	}
 	return ins
+}
+
+// managed reports whether the node itself added an input. The job cannot know how large that
+// is, so it does not count as its disk.
+func (a *Attempt) managed(in job.Input) bool {
+	return slices.ContainsFunc(a.ins[min(len(a.task.Spec.Inputs), len(a.ins)):], func(own job.Input) bool { return own.Path == in.Path })
 }
 
 // warmed notes that a toolchain is ready here, and tells the node of one that was not.

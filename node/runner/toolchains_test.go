@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,12 +28,12 @@ func TestToolchainsComeFromTheStore(t *testing.T) {
 	managed["tool"] = root
 	fetched := 0
 	b.tree = func(context.Context, forgeyard.Digest) error { fetched++; return nil }
-	look := `cat /work/toolchains/tool/small; if echo x 2>/dev/null > /work/toolchains/tool/small; then echo written; fi`
+	look := `cat $FORGEYARD_TOOLCHAIN_TOOL/small; if echo x 2>/dev/null > /work/toolchains/tool/small; then echo written; fi; echo ${FORGEYARD_TOOLCHAIN_CAT-}`
 	byName := from(root, "source", look)
 	byName.Inputs, byName.Requires.Toolchains = nil, []string{"tool", "cat"} // of those the node manages one
 	for i, s := range []job.Spec{from(root, "toolchains/tool", look), byName} {
 		res, _, a := b.run(s)
-		if res.Outcome != job.OutcomeDone || b.stdout(a) != "small source" {
+		if res.Outcome != job.OutcomeDone || b.stdout(a) != "small source\n" {
 			t.Fatalf("%d: %+v %q\n%s", i, res, b.stdout(a), b.text(a))
 		}
 		if err := a.Finish(false); err != nil {
@@ -76,6 +77,43 @@ func TestToolchainOfOneAttempt(t *testing.T) {
 		t.Error(err)
 	}
 	b.empty("workspaces")
+}
+
+// A toolchain that the node added takes nothing of the disk that the job asked for, kept for
+// reuse or not; one that the job brings does.
+func TestToolchainOfTheNodeIsNotOfTheJobsDisk(t *testing.T) {
+	for name, kept := range map[string]bool{"kept for reuse": true, "of one attempt": false} {
+		t.Run(name, func(t *testing.T) {
+			managed := map[string]forgeyard.Digest{}
+			b, _ := layered(t, func(cfg *Config) {
+				cfg.Toolchains = func() map[string]forgeyard.Digest { return managed }
+			})
+			if !kept {
+				b.r.cfg.Layers = nil
+			}
+			root, large := b.sources()
+			managed["g++-12"] = root
+			look := `wc -c < /work/toolchains/g++-12/sub/large; echo $FORGEYARD_TOOLCHAIN_G___12`
+			brings := from(root, "toolchains/tool", "true")
+			brings.Resources.Disk = int64(len(large)) / 2
+			byName := from(root, "source", look)
+			byName.Inputs, byName.Requires.Toolchains, byName.Resources.Disk = nil, []string{"g++-12"}, brings.Resources.Disk
+			res, _, a := b.run(byName)
+			if want := fmt.Sprintf("%d\n/work/toolchains/g++-12\n", len(large)); res.Outcome != job.OutcomeDone || b.stdout(a) != want {
+				t.Errorf("%+v %q\n%s", res, b.stdout(a), b.text(a))
+			}
+			if err := a.Finish(false); err != nil {
+				t.Error(err)
+			}
+			res, _, a = b.run(brings)
+			if res.Outcome == job.OutcomeDone {
+				t.Errorf("%+v", res)
+			}
+			if err := a.Finish(false); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // What many jobs bring is remembered up to a bound, the longest unused forgotten first; what is

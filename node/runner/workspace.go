@@ -142,7 +142,10 @@ func (a *Attempt) input(ctx context.Context, in job.Input, shared bool) error {
 	if !filepath.IsLocal(p) || (top != executor.SourceDir && top != executor.BuildDir && top != executor.ToolchainsDir) {
 		return forgeyard.Errorf("input", forgeyard.Invalid, "path %q is not below source, build or toolchains", in.Path)
 	}
-	o := tree.Materialisation{Limits: tree.Limits{MaxBytes: a.task.Spec.Resources.Disk}}
+	var o tree.Materialisation
+	if !a.managed(in) {
+		o.MaxBytes = a.task.Spec.Resources.Disk
+	}
 	if top == executor.BuildDir && a.user.Lent() {
 		o.Chown, o.UID, o.GID = true, a.user.UID, a.user.GID
 	}
