@@ -306,7 +306,7 @@ func (n *Node) shutdown(ctx context.Context) {
 	defer cancel()
 	running := n.local.executions()
 	for _, x := range running {
-		x.stop("drain", "the node stops")
+		x.stop("drain", "the node stops", 0)
 	}
 	n.awaitExecutions(ctx, grace)
 	n.handOver(ctx, true)

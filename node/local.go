@@ -174,7 +174,7 @@ func (n *Node) carryOut(ctx context.Context, e agent.Effect) {
 		}
 	case agent.Stop:
 		if x := n.local.execution(e.Lease); x != nil {
-			x.stop(e.Kind, e.Why)
+			x.stop(e.Kind, e.Why, e.Wish)
 		}
 	case agent.Kill:
 		if x := n.local.execution(e.Lease); x != nil {

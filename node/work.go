@@ -27,6 +27,7 @@ type execution struct {
 	mu      sync.Mutex // guards all below
 	attempt *runner.Attempt
 	phase   job.Phase
+	wish    uint64                  // which wish of a person it was, 0: of none
 	stopped string                  // the kind of stop that the log asked for
 	pending []func(*runner.Attempt) // what was asked before it was started, in order
 	killed  bool                    // the lease ended before it was started
@@ -238,14 +239,14 @@ func (x *execution) cancel(why string, force bool) {
 // stop asks for the job to be given back, with a checkpoint where the contract has one
 // and there is time. Work without one is ended all the same: what asks is a drain, or an
 // authority that runs out.
-func (x *execution) stop(kind, why string) {
+func (x *execution) stop(kind, why string, wish uint64) {
 	say, ok := stops[kind]
 	if !ok {
 		say = checkpoint.StopDrain
 	}
 	if say != checkpoint.StopCheckpoint { // it asks for the state alone, the work goes on
 		x.mu.Lock()
-		x.stopped = kind
+		x.stopped, x.wish = kind, wish
 		x.mu.Unlock()
 	}
 	x.ask(func(a *runner.Attempt) { a.Stop(say, why) })
@@ -401,14 +402,15 @@ func (x *execution) Phase(ctx context.Context, p job.Phase) error {
 func (x *execution) StopRefused(ctx context.Context, why string) {
 	x.n.log.Warn("a suspension was not followed", "job", x.authority.Job, "why", why)
 	x.mu.Lock()
+	wish := x.wish
 	if x.stopped == site.AskSuspend {
 		x.stopped = ""
 	}
 	x.mu.Unlock()
 	x.n.work.Go(func() {
 		for {
-			_, err := x.n.propose(ctx, site.StopRefused{Authority: x.authority, Why: why})
-			if kind := forgeyard.KindOf(err); err == nil || kind == forgeyard.Stale || kind == forgeyard.Conflict || kind == forgeyard.Invalid {
+			_, err := x.n.propose(ctx, site.StopRefused{Authority: x.authority, Why: why, Wish: wish})
+			if kind := forgeyard.KindOf(err); err == nil || (kind != forgeyard.Unavailable && kind != forgeyard.Unknown) {
 				return
 			}
 			select {

@@ -264,7 +264,7 @@ func (c *change) stop(b Stop) error {
 	if b.Lease != "" && j.Lease.Authority.Lease != b.Lease {
 		return forgeyard.Errorf("stop", forgeyard.Stale, "lease %s is not the current one", b.Lease)
 	}
-	if !j.Lease.Live() || j.stops() {
+	if !j.Lease.Live() || j.Stops() {
 		return nil
 	}
 	j.StopKind, j.StopReason = b.Kind, b.Reason
@@ -276,7 +276,7 @@ func (c *change) stop(b Stop) error {
 
 func (c *change) stopAll(r forgeyard.RunnerID, kind, reason string) {
 	for id := range c.Open.All() {
-		if j, _ := c.Jobs.Get(id); j.Lease.Live() && j.Lease.Authority.Runner == r && !j.stops() {
+		if j, _ := c.Jobs.Get(id); j.Lease.Live() && j.Lease.Authority.Runner == r && !j.Stops() {
 			j.StopKind, j.StopReason = kind, reason
 			c.noteLease(j, "asked back from %s: %s", c.memberName(r), reason)
 			c.putJob(j)
@@ -289,7 +289,15 @@ func (c *change) resume(b Resume) error {
 	if err != nil {
 		return err
 	}
-	if j.Status != job.Suspended {
+	switch {
+	case j.Held() && !j.Lease.Live() && j.Status == job.Unknown:
+		j.Hold, j.StopKind, j.StopReason = nil, "", ""
+		c.tell(j, job.EventMessage, "", "the wish to suspend it was withdrawn by %s", c.by)
+		c.putJob(j)
+		return nil
+	case j.Held() && j.Status != job.Suspended:
+		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s is being suspended", j.ID).WithHint("resume it when it is: forgeyard-node job show %s", j.ID)
+	case j.Status != job.Suspended:
 		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s is %s, only a suspended job can be resumed", j.ID, j.Status)
 	}
 	if j.Hold != nil {

@@ -102,7 +102,7 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.SessionID, st lease.State) {
 	from, resumes, _ := checkpoint.Select(j.Checkpoints)
 	j.Epoch++
-	j.ResumeFrom, j.Told = from.Manifest, 0
+	j.ResumeFrom, j.Told, j.Asks = from.Manifest, 0, 0
 	if j.Lease.Reason != lease.EndExpired && j.Lease.Reason != lease.EndRejected {
 		j.Tail = 0 // where nothing ran in between, what the last execution left behind is still due
 	}
@@ -426,7 +426,7 @@ func (c *change) release(b Release) error {
 		if j.StopKind == "" {
 			j.StopKind = b.Kind
 		}
-		if b.Clean || !c.neverAgain(&j, takenBy(j.StopKind), b.Detail) {
+		if b.Clean || (j.Held() && j.savedHere()) || !c.neverAgain(&j, takenBy(j.StopKind), b.Detail) {
 			c.afterStop(&j, b.Detail)
 		}
 	} else {

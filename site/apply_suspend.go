@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 )
@@ -44,17 +45,25 @@ func (j Job) Held() bool {
 	return j.Hold != nil && (j.Hold.State == SuspendRequested || j.Hold.State == Suspended)
 }
 
-// stops reports that the holder was asked to give the job back whatever it has. A wish to
+// Stops reports that the holder was asked to give the job back whatever it has. A wish to
 // suspend it may be refused, and another stop takes its place.
-func (j Job) stops() bool { return j.StopKind != "" && j.StopKind != AskSuspend }
+func (j Job) Stops() bool { return j.StopKind != "" && j.StopKind != AskSuspend }
 
 // Stop names what is asked of the holder now, empty: nothing. What is asked for anew after a
 // refusal is another one.
 func (j Job) Stop() string {
-	if j.StopKind == AskSuspend && j.Hold != nil {
-		return fmt.Sprintf("%s %d", j.StopKind, j.Hold.Step)
+	if w := j.Wish(); w != 0 {
+		return fmt.Sprintf("%s %d", j.StopKind, w)
 	}
 	return j.StopKind
+}
+
+// Wish is which wish of a person the holder is asked to follow; 0: none.
+func (j Job) Wish() uint64 {
+	if j.StopKind == AskSuspend && j.Hold != nil {
+		return j.Hold.Step
+	}
+	return 0
 }
 
 // takesCheckpoints says whether the job's contract has any.
@@ -92,7 +101,7 @@ func (c *change) askCheckpoint(j Job) (Asked, error) {
 	j.Asks++
 	c.tell(j, job.EventMessage, "", "checkpoint asked for by %s", c.by)
 	c.putJob(j)
-	return Asked{Changed: true, Status: j.Status}, nil
+	return c.asked(j), nil
 }
 
 func noCheckpoints(j Job) *forgeyard.Error {
@@ -113,11 +122,14 @@ func (c *change) askSuspend(j Job, or string) (Asked, error) {
 	if !waits && !j.takesCheckpoints() && or == OrRunOn {
 		return Asked{}, noCheckpoints(j).WithHint("--or-restart stops it, and begins it anew when it is resumed; --or-cancel ends it")
 	}
+	if or == OrRestart && j.asksNever() && !waits {
+		return Asked{}, forgeyard.Errorf(AskSuspend, forgeyard.Conflict, "job %s asks never to be begun anew", j.ID).WithHint("suspend it without --or-restart, or end it: --or-cancel")
+	}
 	j.Hold = &Hold{By: c.by, At: c.at, Step: c.Step, Or: or, State: SuspendRequested}
 	if waits {
 		c.hold(&j)
 		c.putJob(j)
-		return Asked{Changed: true, Status: j.Status}, nil
+		return c.asked(j), nil
 	}
 	c.tell(j, job.EventMessage, "", "suspension asked for by %s", c.by)
 	if j.Lease.Live() && j.StopKind == "" { // a holder that was asked for the job already gives it back anyway
@@ -125,7 +137,23 @@ func (c *change) askSuspend(j Job, or string) (Asked, error) {
 		c.noteLease(j, "asked back from %s: %s", c.memberName(j.Lease.Authority.Runner), j.StopReason)
 	}
 	c.putJob(j)
-	return Asked{Changed: true, Status: j.Status}, nil
+	return c.asked(j), nil
+}
+
+// asked is the answer to a wish that was noted.
+func (c *change) asked(j Job) Asked {
+	a := Asked{Changed: true, Status: j.Status}
+	if n := len(j.Checkpoints); n > 0 {
+		a.Newest = j.Checkpoints[n-1].Manifest
+	}
+	return a
+}
+
+// savedHere reports that the current epoch has committed a checkpoint: whoever goes on from it
+// does not begin from nothing.
+func (j Job) savedHere() bool {
+	from, ok, _ := checkpoint.Select(j.Checkpoints)
+	return ok && from.Epoch == j.Epoch
 }
 
 // hold lets a job wait whose execution has ended.
@@ -140,11 +168,11 @@ func (c *change) hold(j *Job) {
 // refused is the word of a holder that cannot follow: what its work did would be lost. What
 // then happens was said by whoever asked.
 func (c *change) refused(b StopRefused) error {
-	j, err := c.current("refuse", b.Authority, true)
+	j, err := c.current("refuse", b.Authority, false) // of a lost lease the wish holds
 	if err != nil {
 		return err
 	}
-	if j.StopKind != AskSuspend || j.Hold == nil {
+	if j.StopKind != AskSuspend || j.Hold == nil || j.Hold.Step != b.Wish {
 		return nil // something else is asked of it by now
 	}
 	why := forgeyard.Clip(b.Why, job.MaxEventMessage/2)
@@ -160,9 +188,6 @@ func (c *change) refused(b StopRefused) error {
 		h.State, h.Why = SuspendFailed, why
 		j.Hold, j.StopKind, j.StopReason = &h, "", ""
 		c.tell(j, job.EventError, "", "not suspended, it runs on: %s", why)
-		if m, ok := c.Members.Get(b.Authority.Runner); ok && (m.Draining || m.Disabled) {
-			j.StopKind, j.StopReason = stopDrain, "its runner is drained"
-		}
 	}
 	c.putJob(j)
 	return nil

@@ -483,8 +483,9 @@ type Ask struct {
 
 // Asked is Ask's reply.
 type Asked struct {
-	Changed bool       `cbor:"1,keyasint"`
-	Status  job.Status `cbor:"2,keyasint"`
+	Changed bool             `cbor:"1,keyasint"`
+	Status  job.Status       `cbor:"2,keyasint"`
+	Newest  forgeyard.Digest `cbor:"3,keyasint,omitzero"` // the checkpoint that was the newest then
 }
 
 // StopRefused is a holder's word that it does not suspend its job: there is no checkpoint to
@@ -492,6 +493,7 @@ type Asked struct {
 type StopRefused struct {
 	Authority forgeyard.Authority `cbor:"1,keyasint"`
 	Why       string              `cbor:"2,keyasint"`
+	Wish      uint64              `cbor:"3,keyasint"` // Hold.Step of what is refused: a late word answers no later wish
 }
 
 // Resume puts a suspended job back into the queue.

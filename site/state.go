@@ -230,7 +230,7 @@ type Job struct {
 	Said      uint64              `cbor:"39,keyasint,omitempty"` // number of the outcome's record for the daemon
 	Tail      uint64              `cbor:"40,keyasint,omitempty"` // last number that the lost holder's log had, 0: unknown, or none was lost
 	Hold      *Hold               `cbor:"41,keyasint,omitempty"` // the last wish to suspend it
-	Asks      uint64              `cbor:"42,keyasint,omitempty"` // checkpoints that people asked for
+	Asks      uint64              `cbor:"42,keyasint,omitempty"` // checkpoints that people asked for, of the current epoch
 }
 
 // Fence is the current fence of the job.

@@ -543,7 +543,11 @@ func (s *story) work() Body {
 	case "ask":
 		return Ask{Job: s.jobID(), What: s.arg("for", AskSuspend), Or: s.arg("or", "")}
 	case "refuse":
-		return StopRefused{Authority: s.authority(), Why: s.arg("why", "no checkpoint")}
+		w := j.Hold
+		if w == nil {
+			w = &Hold{}
+		}
+		return StopRefused{Authority: s.authority(), Why: s.arg("why", "no checkpoint"), Wish: s.num("wish", w.Step)}
 	case "fail":
 		return Fail{Job: s.jobID(), Epoch: s.num("epoch", j.Epoch), Category: job.DeviceHostLost, Reason: "no device serves"}
 	case "offer":

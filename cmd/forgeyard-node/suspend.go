@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"connectrpc.com/connect"
@@ -107,19 +106,19 @@ func (a *app) askJob(ctx context.Context, id, what, otherwise string, timeout ti
 	if err != nil {
 		return err
 	}
-	settled := func(j *forgeyardv1.Job) bool { return settled(j, what, newestCheckpoint(before)) }
+	settled := func(j *forgeyardv1.Job) bool { return settled(j, what, r.Newest) }
 	j, err := untilJob(ctx, c, before, timeout, settled)
 	if err != nil {
 		return err
 	}
 	v := asked{JobID: j.JobId, Changed: r.Changed, Status: j.Status, Suspension: j.Suspension}
-	if n := newestCheckpoint(j); n != newestCheckpoint(before) {
+	if n := newestCheckpoint(j); n != r.Newest {
 		v.Checkpoint = n
 	}
 	if err := a.PrintValue(v, func(p *cli.Page) { p.Line("%s %s%s", v.JobID, v.Status, checkpointed(v.Checkpoint)) }); err != nil {
 		return err
 	}
-	return a.asFar(j, what, v.Checkpoint, timeout, settled(j))
+	return a.asFar(j, what, otherwise, v.Checkpoint, timeout, settled(j))
 }
 
 func checkpointed(id string) string {
@@ -141,15 +140,17 @@ func settled(j *forgeyardv1.Job, what, before string) bool {
 }
 
 // asFar is how a command ends for what came of its wish.
-func (a *app) asFar(j *forgeyardv1.Job, what, checkpoint string, waited time.Duration, settled bool) error {
+func (a *app) asFar(j *forgeyardv1.Job, what, otherwise, checkpoint string, waited time.Duration, settled bool) error {
 	show := a.commandLine("job", "show", j.JobId)
 	switch {
 	case !settled:
-		return forgeyard.Errorf(what, forgeyard.Unavailable, "%s is %s and has no answer after %s: the request is kept", j.JobId, j.Status, waited).WithHint("watch it with: %s", show)
+		return forgeyard.Errorf(what, forgeyard.Unavailable, "%s is %s and has no answer after %s: this execution is asked for it still", j.JobId, j.Status, waited).WithHint("watch it with: %s", show)
 	case j.Suspension.GetState() == "failed" && what == "suspend":
 		return forgeyard.Errorf(what, forgeyard.Conflict, "%s runs on: %s", j.JobId, j.Suspension.Why).
 			WithHint("--or-restart stops it, and begins it anew when it is resumed; --or-cancel ends it")
-	case job.Status(j.Status).Terminal() && checkpoint == "" && j.Suspension.GetOtherwise() != "cancel" && j.Status != string(job.Cancelled):
+	case j.Status == string(job.Cancelled) && otherwise == "cancel":
+		return nil
+	case job.Status(j.Status).Terminal() && (what == "suspend" || checkpoint == ""):
 		return forgeyard.Errorf(what, forgeyard.Other, "%s was faster: it is %s", j.JobId, j.Status)
 	}
 	return nil
@@ -162,24 +163,51 @@ func newestCheckpoint(j *forgeyardv1.Job) string {
 	return ""
 }
 
+// lookAgain is the time between two looks at a job whose run tells nothing: it keeps no more
+// than its first events.
+const lookAgain = time.Second
+
 // untilJob looks at a job at each event of its run until it is as asked, for at most d.
 func untilJob(ctx context.Context, c *client, j *forgeyardv1.Job, d time.Duration, ok func(*forgeyardv1.Job) bool) (*forgeyardv1.Job, error) {
 	look, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
 	s, err := c.run.Attach(look, connect.NewRequest(&forgeyardv1.AttachRequest{RunId: j.RunId}))
 	if err != nil {
+		cancel()
 		return nil, err
 	}
-	defer func() { _ = s.Close() }() // it was only read
 	show := func() (*forgeyardv1.Job, error) {
 		return unary(ctx, c.job.Show, &forgeyardv1.ShowJobRequest{JobId: j.JobId})
 	}
-	now, err := show()
-	for err == nil && !ok(now) && s.Receive() {
-		now, err = show()
+	told, again := make(chan struct{}, 1), time.NewTicker(lookAgain)
+	defer again.Stop()
+	over := make(chan struct{})
+	defer func() {
+		cancel()
+		<-over
+		_ = s.Close() // it was only read
+	}()
+	go func() {
+		defer close(over)
+		defer close(told)
+		for s.Receive() {
+			select {
+			case told <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	for {
+		now, err := show()
+		if err != nil || ok(now) || look.Err() != nil {
+			return now, err
+		}
+		select {
+		case _, more := <-told:
+			if !more {
+				told = nil // the stream broke: the clock is left
+			}
+		case <-again.C:
+		case <-look.Done():
+		}
 	}
-	if err == nil && s.Err() != nil && !errors.Is(look.Err(), context.DeadlineExceeded) {
-		err = s.Err()
-	}
-	return now, err
 }

@@ -26,8 +26,14 @@ func (h *helper) should(args []string) error {
 	}
 	m, known := h.recall()
 	if r.WantCheckpoint && r.Seq > m.Request {
+		if !known {
+			m.Committed = h.now().UnixMilli()
+		}
 		m.Asks, m.Told = true, r.Seq
-		return h.remember(m)
+		if err := h.remember(m); err != nil { // it only advises: a full disk keeps no program from hearing that it is to stop
+			_ = os.Remove(filepath.Join(h.ctl, memoryName)) // should-exit says what it says without one
+		}
+		return nil
 	}
 	now := h.now().UnixMilli()
 	if !known || !m.Asks {

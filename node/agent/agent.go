@@ -63,6 +63,7 @@ type (
 		Lease forgeyard.LeaseID
 		Kind  string
 		Why   string
+		Wish  uint64 // of a person: which of theirs
 	}
 	// Kill ends an execution at once. It finalises nothing.
 	Kill struct {
@@ -452,7 +453,7 @@ func (s *stepper) look(j site.Job) {
 			}
 			return
 		}
-		e.stage, e.asks = running, j.Asks
+		e.stage = running
 		s.do(Start{Job: j, Lease: j.Lease})
 		return
 	}
@@ -470,7 +471,7 @@ func (s *stepper) look(j site.Job) {
 	if stop := j.Stop(); stop != e.stopped {
 		e.stopped = stop
 		if j.StopKind != "" {
-			s.do(Stop{Lease: id, Kind: j.StopKind, Why: j.StopReason})
+			s.do(Stop{Lease: id, Kind: j.StopKind, Why: j.StopReason, Wish: j.Wish()})
 		}
 	}
 }

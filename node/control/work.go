@@ -157,7 +157,7 @@ func (s jobService) Ask(ctx context.Context, r *connect.Request[forgeyardv1.AskJ
 		return nil, err
 	}
 	out, err := site.Value[site.Asked](reply)
-	return respond(&forgeyardv1.AskJobResponse{Changed: out.Changed, Status: string(out.Status)}, err)
+	return respond(&forgeyardv1.AskJobResponse{Changed: out.Changed, Status: string(out.Status), Newest: out.Newest.String()}, err)
 }
 
 func (s jobService) Resume(ctx context.Context, r *connect.Request[forgeyardv1.ResumeJobRequest]) (*connect.Response[forgeyardv1.AskJobResponse], error) {

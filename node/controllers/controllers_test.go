@@ -529,6 +529,29 @@ func TestAuthorityIsAskedBackOfOneLease(t *testing.T) {
 	}
 }
 
+// A suspension that is under way may be refused, so it takes no place of the daemon's end.
+func TestAuthorityEndsBesideASuspension(t *testing.T) {
+	r := rigReading(t, site.Formats)
+	r.apply(site.FormatRaise{To: site.FormatNow, Voters: r.r[:]})
+	id := r.delegate(job.Connectivity{Policy: job.OfflineAuthorized, For: 100 * time.Second})
+	r.hello()
+	r.in.Known = true
+	r.held(id)
+	r.apply(site.Ask{Job: id, What: site.AskSuspend, Or: site.OrRestart})
+	if j, _ := r.s.Jobs.Get(id); j.StopKind != site.AskSuspend {
+		t.Fatalf("asked for %q", j.StopKind)
+	}
+	r.in.Used, r.in.State = 75*time.Second, r.s
+	effects, _ := Step(r.now, r.in)
+	if len(effects) != 1 {
+		t.Fatalf("the leader wishes %+v", effects)
+	}
+	r.apply(effects[0].(Propose).Body)
+	if j, _ := r.s.Jobs.Get(id); j.StopKind != "authority" || !j.Held() {
+		t.Errorf("asked for %q, held %v", j.StopKind, j.Held())
+	}
+}
+
 // What is asked back is told why: how much is left, that nothing is, or that somebody
 // disconnected the site.
 func TestWhyAuthorityEnds(t *testing.T) {

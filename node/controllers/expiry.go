@@ -67,7 +67,7 @@ func (m *Memory) lastLog(a forgeyard.Authority) uint64 {
 // authority asks for delegated work to stop when the central daemon's grant is used
 // up: by a checkpoint where the contract has one (§6). What it asks is added to stops.
 func (s *stepper) authority(j *site.Job, stops []Effect) []Effect {
-	if !s.in.Known || j.Grant == nil || !j.Lease.Live() || j.StopKind != "" {
+	if !s.in.Known || j.Grant == nil || !j.Lease.Live() || j.Stops() {
 		return stops
 	}
 	left := j.Grant.Left(s.in.uplink(), s.in.Used)

@@ -2955,6 +2955,7 @@ type AskJobResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
 	Status        string                 `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	Newest        string                 `protobuf:"bytes,3,opt,name=newest,proto3" json:"newest,omitempty"` // the checkpoint that was the newest when the wish was noted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2999,6 +3000,13 @@ func (x *AskJobResponse) GetChanged() bool {
 func (x *AskJobResponse) GetStatus() string {
 	if x != nil {
 		return x.Status
+	}
+	return ""
+}
+
+func (x *AskJobResponse) GetNewest() string {
+	if x != nil {
+		return x.Newest
 	}
 	return ""
 }
@@ -8090,10 +8098,11 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x1c\n" +
 	"\totherwise\x18\x03 \x01(\tR\totherwise\")\n" +
 	"\x10ResumeJobRequest\x12\x15\n" +
-	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"B\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"Z\n" +
 	"\x0eAskJobResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x16\n" +
-	"\x06status\x18\x02 \x01(\tR\x06status\"B\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
+	"\x06newest\x18\x03 \x01(\tR\x06newest\"B\n" +
 	"\x0eCancelResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\"=\n" +
