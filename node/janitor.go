@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -12,6 +15,7 @@ import (
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/site"
 )
 
 // Work that has ended leaves nothing, or is tidied up after: a clean-up that failed is tried
@@ -86,10 +90,25 @@ func (n *Node) Cleanup(ctx context.Context, dry, kept bool) (*forgeyardv1.Cleanu
 func (n *Node) checkWorkspaces() *forgeyardv1.Health_Check {
 	kept, err := n.runner.Kept()
 	logs, lerr := n.runner.Unsaved()
-	return judgeWorkspaces(n.runner.Undone(), logs, len(kept), errors.Join(err, lerr))
+	var of forgeyard.JobID
+	if len(logs) > 0 {
+		of = n.jobOfAttempt(forgeyard.AttemptID(path.Dir(filepath.ToSlash(logs[0].Name))))
+	}
+	return judgeWorkspaces(n.runner.Undone(), logs, of, len(kept), errors.Join(err, lerr))
 }
 
-func judgeWorkspaces(undone, logs []runner.Leftover, kept int, err error) *forgeyardv1.Health_Check {
+// jobOfAttempt is empty where the site remembers no such job any more.
+func (n *Node) jobOfAttempt(a forgeyard.AttemptID) forgeyard.JobID {
+	for id, j := range n.replica.State().Jobs.All() {
+		if slices.ContainsFunc(j.History, func(e site.EpochRecord) bool { return e.Attempt == a }) {
+			return id
+		}
+	}
+	return ""
+}
+
+// judgeWorkspaces judges it; the first of the logs is of that job.
+func judgeWorkspaces(undone, logs []runner.Leftover, of forgeyard.JobID, kept int, err error) *forgeyardv1.Health_Check {
 	c := check("workspaces")
 	c.Detail = "all that could go is gone"
 	if kept > 0 {
@@ -101,8 +120,12 @@ func judgeWorkspaces(undone, logs []runner.Leftover, kept int, err error) *forge
 	}
 	if len(logs) > 0 {
 		c.Status = checkWarn
-		c.Detail = fmt.Sprintf("%d logs could not be saved, the first of attempt and epoch %s: they are on this node only", len(logs), logs[0].Name)
-		c.Fix = "read them here with forgeyard-node log, then: forgeyard-node cleanup --kept; each goes by itself after 7 days"
+		c.Detail = fmt.Sprintf("%d logs could not be saved, the first of job %s, attempt and epoch %s: they are on this node only", len(logs), of, logs[0].Name)
+		c.Fix = fmt.Sprintf("read it here with forgeyard-node job log %s, then: forgeyard-node cleanup --kept; each goes by itself after 7 days", of)
+		if of == "" {
+			c.Detail = fmt.Sprintf("%d logs could not be saved, the first of attempt and epoch %s, of a job that the site does not know any more: they are on this node only", len(logs), logs[0].Name)
+			c.Fix = fmt.Sprintf("its frames are in %s/%s.unsaved of the data folder; when they are not needed: forgeyard-node cleanup --kept; each goes by itself after 7 days", dirSpool, filepath.ToSlash(logs[0].Name))
+		}
 	}
 	if len(undone) > 0 {
 		u := undone[0]

@@ -12,13 +12,13 @@ import (
 
 // RA-283: a clean-up that failed is a matter of health, with what to do about it.
 func TestFailedCleanUpIsAHealthIssue(t *testing.T) {
-	if c := judgeWorkspaces(nil, nil, 0, nil); c.Status != checkOK || c.Fix != "" {
+	if c := judgeWorkspaces(nil, nil, "", 0, nil); c.Status != checkOK || c.Fix != "" {
 		t.Errorf("%+v", c)
 	}
-	if c := judgeWorkspaces(nil, nil, 3, nil); c.Status != checkOK || !strings.Contains(c.Detail, "3 of failed jobs") {
+	if c := judgeWorkspaces(nil, nil, "", 3, nil); c.Status != checkOK || !strings.Contains(c.Detail, "3 of failed jobs") {
 		t.Errorf("%+v", c)
 	}
-	c := judgeWorkspaces([]runner.Leftover{{Name: "01A-1", Age: time.Hour, Why: "/w/x is mounted in it"}, {Name: "01B-1"}}, nil, 0, nil)
+	c := judgeWorkspaces([]runner.Leftover{{Name: "01A-1", Age: time.Hour, Why: "/w/x is mounted in it"}, {Name: "01B-1"}}, nil, "", 0, nil)
 	if c.Status != checkWarn || !strings.Contains(c.Detail, "2 clean-ups failed") || !strings.Contains(c.Detail, "01A-1") || !strings.Contains(c.Fix, "forgeyard-node cleanup") {
 		t.Errorf("%+v", c)
 	}
@@ -26,9 +26,13 @@ func TestFailedCleanUpIsAHealthIssue(t *testing.T) {
 
 // A log that is on this node only is told, with how to read it.
 func TestUnsavedLogIsTold(t *testing.T) {
-	c := judgeWorkspaces(nil, []runner.Leftover{{Name: "01A/2"}}, 0, nil)
-	if c.Status != checkWarn || !strings.Contains(c.Detail, "01A/2") || !strings.Contains(c.Fix, "forgeyard-node log") {
+	c := judgeWorkspaces(nil, []runner.Leftover{{Name: "01A/2"}}, "01JOB", 0, nil)
+	if c.Status != checkWarn || !strings.Contains(c.Detail, "01A/2") || !strings.Contains(c.Fix, "forgeyard-node job log 01JOB,") {
 		t.Errorf("%+v", c)
+	}
+	c = judgeWorkspaces(nil, []runner.Leftover{{Name: "01A/2"}}, "", 0, nil)
+	if c.Status != checkWarn || strings.Contains(c.Fix, "job log") || !strings.Contains(c.Fix, "spool/01A/2.unsaved") {
+		t.Errorf("of a job that nobody knows: %+v", c)
 	}
 }
 

@@ -169,15 +169,38 @@ func TestPackedLog(t *testing.T) {
 	}); err != nil || next != j.LogSeq+1 {
 		t.Errorf("%v, up to %d of %d", err, next-1, j.LogSeq)
 	}
-	dir := filepath.Join(p.dir, dirSpool, string(j.Attempt), strconv.FormatUint(j.Epoch, 10)+".unsaved")
-	sp, err := spool.Open(spool.Config{Dir: dir, Epoch: j.Epoch, First: j.LogSeq + 1, Clock: clock.System()})
-	if err == nil {
-		err = errors.Join(sp.Append(t.Context(), spool.Stdout, 1, []byte("its last words\n")), sp.Close())
+	aside := func(a forgeyard.AttemptID, epoch, first uint64, text string) {
+		t.Helper()
+		dir := filepath.Join(p.dir, dirSpool, string(a), strconv.FormatUint(epoch, 10)+".unsaved")
+		sp, err := spool.Open(spool.Config{Dir: dir, Epoch: epoch, First: first, Clock: clock.System()})
+		if err == nil {
+			err = errors.Join(sp.Append(t.Context(), spool.Stdout, 1, []byte(text)), sp.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	aside(j.Attempt, j.Epoch, j.LogSeq+1, "its last words\n")
 	if got := p.log(id); got != want.String()+"its last words\n" {
 		t.Errorf("it ends with %q", got[max(0, len(got)-60):])
+	}
+	before := site.EpochRecord{Attempt: "before", Epoch: j.Epoch - 1}
+	j.History = append([]site.EpochRecord{before}, j.History...)
+	aside(before.Attempt, before.Epoch, 3, "words of the attempt before\n") // its numbers were given anew
+	var got strings.Builder
+	s := &logSender{n: n, sent: map[uint64]uint64{}, aside: map[uint64]bool{}, send: func(f *forgeyardv1.LogFrame) error {
+		if f.Stream == spool.Stdout.String() {
+			got.Write(f.Data)
+		}
+		return nil
+	}}
+	if err := n.logFromStore(t.Context(), j, 0, func(f *forgeyardv1.LogFrame) error { return s.frame(j, f) }); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.putAside(j, j.Epoch+1); err != nil || got.String() != "words of the attempt before\n"+want.String()+"its last words\n" {
+			t.Errorf("%v; it begins with %q and ends with %q", err, got.String()[:60], got.String()[max(0, got.Len()-60):])
+		}
+		aside(j.Attempt, j.Epoch, 0, "a follower reads it again\n")
 	}
 }

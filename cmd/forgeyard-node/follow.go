@@ -155,10 +155,7 @@ func (a *app) copyLog(ctx context.Context, c *client, req *forgeyardv1.LogReques
 		before := req.After
 		for s.Receive() {
 			f := s.Msg()
-			if f.Seq <= req.After {
-				continue
-			}
-			req.After = f.Seq
+			req.After = f.Seq // it may go back: a lost tail's numbers are given anew in the next epoch
 			if err := a.frame(f, req.Stream == "structured"); err != nil {
 				return true, err
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,18 +53,15 @@ func (r *Runner) SaveAgain(ctx context.Context, rec *Recovered) error {
 	return err
 }
 
-// UnsavedLog opens what was put aside of an epoch's log. Who opens it closes it. NotFound:
-// nothing was.
-func (r *Runner) UnsavedLog(a forgeyard.AttemptID, epoch uint64) (*spool.Spool, error) {
-	dir := r.logDir(a, epoch) + unsavedSuffix
-	if _, err := os.Stat(dir); err != nil {
-		kind := executor.KindOfDisk(err)
-		if errors.Is(err, fs.ErrNotExist) {
-			kind = forgeyard.NotFound
-		}
-		return nil, forgeyard.E("read log", kind, err)
-	}
-	return spool.Open(spool.Config{Dir: dir, Epoch: epoch, Clock: r.cfg.Clock})
+// HasUnsaved reports whether a log of an epoch was put aside.
+func (r *Runner) HasUnsaved(a forgeyard.AttemptID, epoch uint64) bool {
+	_, err := os.Stat(r.logDir(a, epoch) + unsavedSuffix)
+	return err == nil
+}
+
+// UnsavedLog reads what was put aside of an epoch's log: nothing where nothing was.
+func (r *Runner) UnsavedLog(a forgeyard.AttemptID, epoch uint64) iter.Seq2[spool.Frame, error] {
+	return spool.Read(r.logDir(a, epoch) + unsavedSuffix)
 }
 
 // Unsaved lists the logs that were put aside.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,51 @@ func TestTornTail(t *testing.T) {
 		if got := read(t, s, 1); got != "oneTWO" {
 			t.Errorf("cut %d: %q", cut, got)
 		}
+	}
+}
+
+// Who only reads a log that was put aside changes nothing there, damaged as it may be.
+func TestReadTouchesNothing(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Config{Dir: dir})
+	for range 100 {
+		add(t, s, strings.Repeat("x", MaxFrameBytes))
+	}
+	s.Close()
+	names, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+	whole := func() (n int) {
+		for f, err := range Read(dir) {
+			if n++; err != nil || f.Seq != uint64(n) {
+				t.Fatalf("frame %d: %d %v", n, f.Seq, err)
+			}
+		}
+		return n
+	}
+	if n := whole(); n != 100 || len(names) < 2 {
+		t.Errorf("%d frames in %d segments", n, len(names))
+	}
+	st, err := os.Stat(names[0])
+	if err == nil {
+		err = os.Truncate(names[0], st.Size()-1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := whole(); n == 0 || n >= 99 {
+		t.Errorf("%d frames of a torn log", n)
+	}
+	if now, err := os.Stat(names[0]); err != nil || now.Size() != st.Size()-1 {
+		t.Errorf("it was cut: %v", err)
+	}
+	if l, _ := filepath.Glob(filepath.Join(dir, "*")); !slices.Equal(l, names) {
+		t.Errorf("renamed: %v", l)
+	}
+	gone := filepath.Join(dir, "gone")
+	for range Read(gone) {
+		t.Error("a frame of no log")
+	}
+	if _, err := os.Stat(gone); !os.IsNotExist(err) {
+		t.Errorf("a reader made it: %v", err)
 	}
 }
 
