@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -95,7 +96,8 @@ func (t *tried) judgeExecutors() *forgeyardv1.Health_Check {
 func (n *Node) checkExecutors() *forgeyardv1.Health_Check { return n.tried.judgeExecutors() }
 
 // judgeToolchains says what jobs find here, and what they do not find any more.
-func (t *tried) judgeToolchains(all []job.Toolchain) *forgeyardv1.Health_Check {
+// lacking are those of the store that nobody has.
+func (t *tried) judgeToolchains(all []job.Toolchain, lacking []string) *forgeyardv1.Health_Check {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := check("toolchains")
@@ -104,11 +106,19 @@ func (t *tried) judgeToolchains(all []job.Toolchain) *forgeyardv1.Health_Check {
 		c.Status, c.Detail = checkWarn, fmt.Sprintf("%s; %s was here when the daemon began and is not now", c.Detail, strings.Join(t.gone, ", "))
 		c.Fix = "bring it back (is a file system not mounted?), or restart the daemon if it was taken away on purpose; until then jobs that ask for it go elsewhere"
 	}
+	if len(lacking) > 0 {
+		c.Status, c.Detail = checkWarn, fmt.Sprintf("%s; the digest that node.yaml has for %s is neither here nor at a member that answers, so jobs that require it fail", c.Detail, strings.Join(lacking, ", "))
+		c.Fix = strings.TrimPrefix(c.Fix+"; correct the digest in node.yaml, or put the folder again on any node: forgeyard-node cas put FOLDER", "; ")
+	}
 	return c
 }
 
-func (n *Node) checkToolchains() *forgeyardv1.Health_Check {
-	return n.tried.judgeToolchains(n.capsNow().Toolchains)
+// checkToolchains asks the peers for what is not here, and waits for them as for a disk.
+func (n *Node) checkToolchains(ctx context.Context) *forgeyardv1.Health_Check {
+	ctx, cancel := context.WithTimeout(ctx, askedWithin)
+	defer cancel()
+	lacking, _ := n.lacking.ask(ctx, n.work.Go, func() []string { return n.lackingToolchains(n.running, n.providers(), n.exchange.Ask) })
+	return n.tried.judgeToolchains(n.capsNow().Toolchains, lacking)
 }
 
 // tryWrite writes a byte into a folder and takes it away again.

@@ -31,7 +31,7 @@ func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	own, looked := n.selfChecks.shown(n.clock.Now(), answered)
 	h := &forgeyardv1.Health{Checks: slices.Concat(own, []*forgeyardv1.Health_Check{looked}, disks)}
 	h.Checks = append(h.Checks,
-		n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkToolchains(), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()),
+		n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkToolchains(ctx), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()),
 		n.checkDevices(), n.checkQuorum(ctx), n.checkLink(), n.checkGossip(), n.checkBacklog(),
 		n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkSettings(), n.checkVoters(), n.checkApproval(), n.checkIdentity(), n.checkLogFormat(),
 	)

@@ -151,7 +151,8 @@ type Node struct {
 	keeperMissed int                 // times in a row that the keeper did not answer; of selfCheckLoop
 	storage      lately[storage]
 	onDisk       lately[[]*forgeyardv1.Health_Check]
-	running      context.Context // of the loops: what was asked of a disk ends with them
+	lacking      lately[[]string] // toolchains
+	running      context.Context  // of the loops: what was asked of a disk ends with them
 	tried        tried
 	raftDisk     raftDisk
 

@@ -158,8 +158,9 @@ func TestChecksOfExecutors(t *testing.T) {
 		"it never worked":     {executors(breaks).judgeExecutors(), checkWarn, "strict does not work here: no user namespace"},
 		"it stopped working":  {executors(works, breaks).judgeExecutors(), checkFail, "strict worked and does not any more: no user namespace"},
 		"it works again":      {executors(works, breaks, works).judgeExecutors(), checkOK, "1 were"},
-		"toolchains":          {executors(works).judgeToolchains(strict.Toolchains), checkOK, "2 can be asked for"},
-		"a toolchain is gone": {executors(works, breaks).judgeToolchains(nil), checkWarn, "gcc was here"},
+		"toolchains":          {executors(works).judgeToolchains(strict.Toolchains, nil), checkOK, "2 can be asked for"},
+		"a toolchain is gone": {executors(works, breaks).judgeToolchains(nil, nil), checkWarn, "gcc was here"},
+		"nobody has the tree": {executors(works).judgeToolchains(strict.Toolchains, []string{"go", "zig"}), checkWarn, "for go, zig is neither here"},
 	})
 }
 

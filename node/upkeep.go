@@ -50,6 +50,9 @@ func (n *Node) upkeepLoop(ctx context.Context) error {
 				}
 				n.log.Log(ctx, level, "what nothing needs stays pinned", "err", err)
 			}
+			if err := n.keepToolchains(ctx); err != nil && ctx.Err() == nil {
+				n.log.Warn("a toolchain of node.yaml may be collected", "err", err)
+			}
 			n.relieve(ctx)
 			n.renewCredential(ctx)
 			nextPins = now.Add(pinsEvery)
