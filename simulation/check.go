@@ -38,7 +38,7 @@ func (silent) end(*sim)                                           {}
 // before the end: see check_progress.go.
 func checkers() []checker {
 	return []checker{
-		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(), &pinned{excused: map[loss]bool{}}, &named{}, newNeverTwice(),
+		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(), &pinned{excused: map[loss]bool{}}, &named{}, newNeverTwice(), newHeld(),
 	}
 }
 

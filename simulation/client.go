@@ -6,6 +6,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/simulation/scenario"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -16,6 +17,7 @@ type client struct {
 	lost    int                        // acknowledged, and not there after a forced recovery
 	open    int                        // submissions without an answer
 	drained []forgeyard.RunnerID
+	held    []forgeyard.JobID    // somebody asked that they wait
 	off     []forgeyard.RunnerID // disabled
 	leaving *node                // the node that is being removed
 	s       *sim
@@ -104,6 +106,51 @@ func (c *client) cancel(name string, force bool) {
 	if n := c.anyone(); ok && n != nil {
 		n.propose("client", site.Cancel{Job: id, Force: force}, proposeFor, nil)
 	}
+}
+
+// suspend asks that a job wait, or only for a checkpoint, and resumes it later.
+func (c *client) suspend(d scenario.Damage) {
+	id := c.job(d.Job)
+	n := c.anyone()
+	if id == "" || n == nil {
+		return
+	}
+	if d.Word == site.AskCheckpoint {
+		n.propose("ana", site.Ask{Job: id, What: site.AskCheckpoint}, proposeFor, nil)
+		return
+	}
+	c.held = append(c.held, id)
+	n.propose("ana", site.Ask{Job: id, What: site.AskSuspend, Or: d.Word}, proposeFor, nil)
+	c.s.ends(d, func() { c.resume(id) })
+}
+
+// job is the job of that title: acknowledged, or delegated and taken in.
+func (c *client) job(title string) forgeyard.JobID {
+	if id, ok := c.names[title]; ok {
+		return id
+	}
+	st := c.s.head()
+	for id := range st.Open.All() {
+		if j, _ := st.Jobs.Get(id); j.Spec.Title == title {
+			return id
+		}
+	}
+	return ""
+}
+
+// resume asks for it until the job waits for no person any more.
+func (c *client) resume(id forgeyard.JobID) {
+	again := func() { c.s.after(int64(time.Second), func() { c.resume(id) }) }
+	n := c.anyone()
+	if n == nil {
+		again()
+		return
+	}
+	n.propose("ana", site.Resume{Job: id}, proposeFor, func(_ site.Reply, known bool) {
+		if j, _ := c.s.head().Jobs.Get(id); !known || j.Held() {
+			again()
+		}
+	})
 }
 
 // revoke takes the lease of a job, whoever holds it, as soon as somebody does.
@@ -272,6 +319,11 @@ func (c *client) settle() {
 // take work again whom a word that was on its way at the heal keeps from it: an ingest of
 // theirs can go nowhere else.
 func (c *client) mend() {
+	for _, id := range c.held {
+		if j, _ := c.s.head().Jobs.Get(id); j.Held() {
+			c.resume(id)
+		}
+	}
 	no := false
 	for _, m := range c.s.head().Members.All() {
 		if (m.Disabled || m.Draining) && !m.Removed && (c.leaving == nil || c.leaving.runner != m.Runner) {

@@ -110,6 +110,7 @@ var damages = map[string]func(s *sim, d scenario.Damage, n *node){
 	"raise":     func(s *sim, d scenario.Damage, _ *node) { s.up.raise(d.Job) },
 	"cancel":    func(s *sim, d scenario.Damage, _ *node) { s.client.cancel(d.Job, d.Word == "force") },
 	"revoke":    func(s *sim, d scenario.Damage, _ *node) { s.client.revoke(d.Job, d.Word == "security") },
+	"suspend":   func(s *sim, d scenario.Damage, _ *node) { s.client.suspend(d) },
 	"disable":   func(s *sim, _ scenario.Damage, n *node) { s.client.disable(n) },
 	"upgrade": func(_ *sim, d scenario.Damage, n *node) {
 		if n.up {

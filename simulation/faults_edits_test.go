@@ -390,3 +390,14 @@ func forgetsHolders(was, is *site.State, _ site.Recover, _ site.Reply) *site.Sta
 	}
 	return &next
 }
+
+func holdForgotten(was, is *site.State, b site.Release, _ site.Reply) *site.State {
+	if j, _ := was.Jobs.Get(b.Authority.Job); !j.Held() {
+		return is
+	}
+	return change(is, b.Authority.Job, func(j *site.Job) {
+		if j.Status == job.Suspended {
+			j.Status, j.Hold = job.Queued, nil
+		}
+	})
+}

@@ -84,6 +84,7 @@ func seededFaults() []seeded {
 		{"pins of jobs that go on are let go", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.eagerUnpin = true }},
 		{"a copy is acknowledged before it is on disk", "pinned-never-gone", 1, scenario.Taste{}, func(h *hooks) { h.unsafeStore = true }},
 		{"that a job asks for no replacement is not stored with its lease", "holder-stops-first", 10, ownWork, apply(after(forgetsNoReplace))},
+		{"a job that is to wait is queued when it is given back", "held-waits", 12, scenario.Taste{}, apply(after(holdForgotten))},
 		{"a stale ingest moves its names", "named-whole", 58, ownWork, apply(after(namesStale))},
 		{"one of an ingest's names stays behind", "named-whole", 1, ownWork, apply(after(namesHalf))},
 		{"a restored site takes a device that was used since for clean", "device-single-holder", 147, restoredDevices, apply(after(forgetsHolders))},
@@ -144,7 +145,7 @@ func TestEveryCheckerIsSeenToFail(t *testing.T) {
 	}
 	all := []string{
 		"one-current-epoch", "stale-never-commits", "holder-stops-first", "terminal-once", "nothing-lost", "exactly-once-upstream", "within-allowance",
-		"committed-checkpoint-only", "device-single-holder", "pinned-never-gone", "same-state", "progress", "named-whole", "never-twice",
+		"committed-checkpoint-only", "device-single-holder", "pinned-never-gone", "same-state", "progress", "named-whole", "never-twice", "held-waits",
 	}
 	for _, name := range all {
 		if seen[name] == 0 {

@@ -346,7 +346,7 @@ func (n *node) obey(e agent.Effect) {
 		}
 	case agent.Stop:
 		if x := n.execution(e.Lease); x != nil {
-			x.stop(e.Kind, e.Why)
+			x.stop(e.Kind, e.Why, e.Wish)
 		}
 	case agent.Kill:
 		if x := n.execution(e.Lease); x != nil {

@@ -362,14 +362,24 @@ func (x *execution) die() {
 }
 
 // stop gives the job back, by a checkpoint where the contract has one.
-func (x *execution) stop(kind, why string) {
-	if x.stopping != "" {
+func (x *execution) stop(kind, why string, wish uint64) {
+	switch {
+	case kind == site.AskCheckpoint:
+		if x.alive && x.stopping == "" {
+			x.checkpoint()
+		}
+		return
+	case x.stopping != "" && x.stopping != site.AskSuspend:
 		return
 	}
 	x.stopping = kind
+	refuses := kind == site.AskSuspend && (x.plan.Every == 0 || x.n.s.chance(300))
 	x.n.after(x.n.s.within(10*time.Millisecond, x.plan.spec.Stop.Grace), func() {
 		switch {
-		case x.over:
+		case x.over || x.stopping != kind: // a stronger stop came
+		case refuses:
+			x.stopping = ""
+			x.refuse(why, wish)
 		case x.alive && x.plan.Every > 0:
 			x.alive = false
 			x.commit(false, func(_ site.Checkpointed, err error) {
@@ -378,6 +388,18 @@ func (x *execution) stop(kind, why string) {
 			})
 		default:
 			x.release(kind, why)
+		}
+	})
+}
+
+// refuse tells that the work is not suspended, until the site has heard it or the lease is over.
+func (x *execution) refuse(why string, wish uint64) {
+	if x.over {
+		return
+	}
+	x.n.propose(x.n.name, site.StopRefused{Authority: x.authority, Why: why, Wish: wish}, proposeFor, func(_ site.Reply, known bool) {
+		if !known {
+			x.n.after(time.Second, func() { x.refuse(why, wish) })
 		}
 	})
 }

@@ -47,6 +47,7 @@ func Draw(seed uint64, t Taste) Scenario {
 	d.settings(seed)
 	d.again(seed)
 	d.copies(seed)
+	d.suspensions(seed)
 	d.damages()
 	return d.s
 }
@@ -340,6 +341,21 @@ func (d *drawer) copies(seed uint64) {
 	for own.chance(200) {
 		d.s.Damage = append(d.s.Damage, Damage{
 			Kind: "copy", At: own.within(d.s.Length/6, d.s.Length), Node: 1 + own.r.IntN(d.s.Nodes), For: own.within(200*time.Millisecond, 10*time.Second),
+		})
+	}
+}
+
+// suspensions draws, by dice of its own, what people ask of the holders of jobs.
+func (d *drawer) suspensions(seed uint64) {
+	if len(d.t.Kinds) > 0 && !d.t.Persons {
+		return
+	}
+	own := drawer{r: rand.New(rand.NewPCG(seed, 0x73757370656e64))}
+	for own.chance(350) {
+		j := d.s.Jobs[own.r.IntN(len(d.s.Jobs))]
+		d.s.Damage = append(d.s.Damage, Damage{
+			Kind: "suspend", At: min(j.At+own.within(0, j.Work+20*time.Second), d.s.Length-time.Second), Job: j.Name, For: own.within(500*time.Millisecond, 40*time.Second),
+			Word: []string{"", "", "restart", "cancel", "checkpoint"}[own.r.IntN(5)],
 		})
 	}
 }

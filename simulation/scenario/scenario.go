@@ -149,6 +149,7 @@ var kinds = map[string]kind{
 	"raise":      {job: true},                                                                        // the daemon gives anew, under a higher term
 	"cancel":     {job: true, words: []string{"force"}},                                              // a person cancels
 	"revoke":     {job: true, words: []string{"security"}},                                           // a person takes the lease
+	"suspend":    {job: true, lasts: true, words: []string{"restart", "cancel", "checkpoint"}},       // a person does, and resumes it after that; or only asks for a checkpoint
 	"disable":    {node: true},                                                                       // a runner, until the heal
 	"copy":       {node: true, lasts: true},                                                          // its data dir begins on another machine after that, while the first one, cut off, goes on
 	"upgrade":    {node: true, lasts: true},                                                          // its program ends, and a newer one begins after that
