@@ -1,8 +1,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -119,15 +121,20 @@ func (n *Node) answered(c completion, v site.Completed) {
 }
 
 // deliverRecovered sends what an earlier process finished and never saw answered, before
-// this one registers: registering supersedes the session that it was finished under.
+// this one registers: registering supersedes the session that it was finished under. Results
+// come first: they do not wait for what may yet be saved of other logs.
 func (n *Node) deliverRecovered(ctx context.Context) {
 	for _, r := range n.recovered {
 		if len(r.Completion) > 0 {
 			n.backlog.add(r.Authority.Lease, n.clock.Now()) // all of them, before the first is tried
 		}
 	}
-	until := n.clock.Now().Add(saveLogTime)
-	for _, r := range n.recovered {
+	recovered := slices.Clone(n.recovered)
+	slices.SortStableFunc(recovered, func(a, b runner.Recovered) int {
+		return min(1, len(b.Completion)) - min(1, len(a.Completion))
+	})
+	var until forgeyard.Instant
+	for _, r := range recovered {
 		switch {
 		case len(r.Completion) > 0:
 			c, err := decodeCompletion(r.Completion)
@@ -139,6 +146,7 @@ func (n *Node) deliverRecovered(ctx context.Context) {
 				return
 			}
 		case r.Authority.Lease != "":
+			until = cmp.Or(until, n.clock.Now().Add(saveLogTime))
 			n.saveAgain(ctx, &r, until)
 			if !n.giveBack(ctx, r) {
 				return

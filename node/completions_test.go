@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,6 +22,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/node/runner"
+	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -199,6 +203,52 @@ func TestUnreadableCompletionStays(t *testing.T) {
 			t.Errorf("%d proposals of what nobody can read", len(g.commands))
 		}
 	})
+}
+
+// A result does not wait for the logs of other epochs, whose time to be saved begins after it.
+func TestRecoveredResultsComeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, g, c := halfNode(t)
+		dir := t.TempDir()
+		r, err := runner.New(runner.Config{
+			Workspaces: filepath.Join(dir, "w"), Spool: filepath.Join(dir, "s"), StateDir: filepath.Join(dir, "a"), Store: fullStore{}, Clock: n.clock, Log: n.log,
+			Fetch: func(context.Context, cas.Ref) error { return nil }, FetchTree: func(context.Context, forgeyard.Digest) error { return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.runner = r
+		other := c.Authority
+		other.Attempt, other.Lease = "other", "other"
+		sp, err := spool.Open(spool.Config{Dir: filepath.Join(dir, "s", "other", "1"), Epoch: 1, Clock: n.clock})
+		if err == nil {
+			err = errors.Join(sp.Append(t.Context(), spool.Stdout, 1, []byte("unsaved")), sp.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.recovered = []runner.Recovered{{Authority: other, Unsaved: true}, {Authority: c.Authority, Completion: c.encode()}}
+		begun := n.clock.Now()
+		var order []string
+		g.commands, g.take = nil, func(s site.Command, _ int) error {
+			order = append(order, fmt.Sprintf("%T after %v", s.Body, n.clock.Now().Sub(begun).Round(5*time.Second)))
+			if len(order) == 1 {
+				<-n.clock.After(time.Minute)
+			}
+			return nil
+		}
+		n.deliverRecovered(t.Context())
+		if want := []string{"site.Complete after 0s", "site.Release after 1m10s"}; !slices.Equal(order, want) {
+			t.Errorf("%q", order)
+		}
+	})
+}
+
+// fullStore takes nothing.
+type fullStore struct{ cas.Store }
+
+func (fullStore) Put(context.Context, io.Reader, cas.PutOptions) (cas.Ref, error) {
+	return cas.Ref{}, forgeyard.Errorf("put", forgeyard.NoSpace, "the store is full")
 }
 
 // A result that no log takes ends its job with one that the log can take, which says why:

@@ -45,7 +45,8 @@ func (n *Node) lookAtFacts(ctx context.Context) lease.Facts {
 	if err != nil {
 		return f
 	}
-	f.SpoolFree = min(free, max(0, f.SpoolLimit-n.spoolBytes()))
+	// What was put aside for people holds no writer back; free counts it all the same.
+	f.SpoolFree = min(free, max(0, f.SpoolLimit-(n.spoolBytes()-n.runner.UnsavedBytes())))
 	f.StoreFree = free
 	if u, err := n.store.Usage(ctx); err == nil {
 		evictable := max(0, u.Bytes-u.Pinned)

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +35,30 @@ func TestUnsavedLogIsTold(t *testing.T) {
 	c = judgeWorkspaces(nil, []runner.Leftover{{Name: "01A/2"}}, "", 0, nil)
 	if c.Status != checkWarn || strings.Contains(c.Fix, "job log") || !strings.Contains(c.Fix, "spool/01A/2.unsaved") {
 		t.Errorf("of a job that nobody knows: %+v", c)
+	}
+}
+
+// What was put aside for people takes nothing of what the next logs may have.
+func TestUnsavedLogsTakeNoSpool(t *testing.T) {
+	p := makeSite(t, 1)[0]
+	before := p.node.lookAtFacts(t.Context()).SpoolFree
+	put := func(epoch string) {
+		t.Helper()
+		dir := filepath.Join(p.dir, dirSpool, "01A", epoch)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "00000000000000000001.log"), make([]byte, 1<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("2.unsaved")
+	if now := p.node.lookAtFacts(t.Context()).SpoolFree; before == 0 || now != before {
+		t.Errorf("%d bytes are free, before %d", now, before)
+	}
+	put("3")
+	if now := p.node.lookAtFacts(t.Context()).SpoolFree; now != before-1<<20 {
+		t.Errorf("%d bytes are free, before %d", now, before)
 	}
 }
 

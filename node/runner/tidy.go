@@ -52,6 +52,9 @@ type Leftover struct {
 	Due     bool          // it is to go now
 	Removed bool
 	Why     string // why it is still there
+
+	bytes int64     // of a log
+	made  time.Time // of a log: when it was put aside
 }
 
 // Tidy says what is to be done about leftovers.

@@ -1,12 +1,14 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -39,13 +41,15 @@ func (r *Runner) putAside(a forgeyard.Authority) error {
 		return forgeyard.E("keep log", executor.KindOfDisk(err), err)
 	}
 	r.cfg.Log.Error("a log could not be saved: it is on this node only", "job", a.Job, "attempt", a.Attempt, "epoch", a.Fence.Epoch, "dir", dir+unsavedSuffix)
-	return syncDir(filepath.Dir(dir))
+	now := r.cfg.Clock.Wall() // its time begins now, not when it was written to last
+	return errors.Join(os.Chtimes(dir+unsavedSuffix, now, now), syncDir(filepath.Dir(dir)))
 }
 
 // SaveAgain tries once more to save a log that Recover could not save.
 func (r *Runner) SaveAgain(ctx context.Context, rec *Recovered) error {
 	if _, err := os.Stat(r.logDir(rec.Authority.Attempt, rec.Authority.Fence.Epoch)); errors.Is(err, fs.ErrNotExist) {
-		return nil // it was put aside
+		rec.Unsaved = false // it was put aside: nothing is left to be saved
+		return nil
 	}
 	var err error
 	rec.Log, rec.LastLogSeq, err = r.saveLog(ctx, rec.Authority)
@@ -67,25 +71,64 @@ func (r *Runner) UnsavedLog(a forgeyard.AttemptID, epoch uint64) iter.Seq2[spool
 // Unsaved lists the logs that were put aside.
 func (r *Runner) Unsaved() ([]Leftover, error) { return r.tidyUnsaved(Tidy{Dry: true}) }
 
-// tidyUnsaved looks at the logs that were put aside, and removes those whose time is over.
+// UnsavedBytes is what the logs that were put aside take.
+func (r *Runner) UnsavedBytes() (n int64) {
+	l, _ := r.Unsaved() // a folder that cannot be read has nothing that is known
+	for _, f := range l {
+		n += f.bytes
+	}
+	return n
+}
+
+// unsavedPart is the part of the spool's limit that all logs which were put aside may have.
+const unsavedPart = 4
+
+// tidyUnsaved looks at the logs that were put aside, and removes those whose time is over: the
+// oldest ones too, as long as all of them take more than they may. The newest one stays.
 func (r *Runner) tidyUnsaved(t Tidy) ([]Leftover, error) {
-	l, err := r.epochLogs(func(name string) bool { return strings.HasSuffix(name, unsavedSuffix) })
+	names, err := r.epochLogs(func(name string) bool { return strings.HasSuffix(name, unsavedSuffix) })
 	if err != nil {
 		return nil, err
 	}
 	var out []Leftover
-	for _, name := range l {
-		dir := filepath.Join(r.cfg.Spool, name)
-		info, err := os.Stat(dir)
+	var all int64
+	for _, name := range names {
+		info, err := os.Stat(filepath.Join(r.cfg.Spool, name))
 		if err != nil {
 			continue // it has just gone
 		}
-		f := Leftover{What: LeftLog, Name: strings.TrimSuffix(name, unsavedSuffix), Age: r.cfg.Clock.Wall().Sub(info.ModTime())}
-		f.Due = f.Age >= t.Logs || f.Age < -clockSlip
-		if f.Due && !t.Dry {
-			f.remove(dir)
-		}
+		// A clock that was set back is no reason to remove what is nowhere else.
+		f := Leftover{What: LeftLog, Name: strings.TrimSuffix(name, unsavedSuffix), Age: max(0, r.cfg.Clock.Wall().Sub(info.ModTime())), made: info.ModTime()}
+		f.bytes = bytesIn(filepath.Join(r.cfg.Spool, name))
+		all += f.bytes
 		out = append(out, f)
 	}
+	slices.SortStableFunc(out, func(a, b Leftover) int { return a.made.Compare(b.made) })
+	most := cmp.Or(max(0, r.spoolLimit.Load()), spool.DefaultLimit) / unsavedPart
+	for i := range out {
+		f := &out[i]
+		tooMany := all > most && i < len(out)-1
+		if f.Due = f.Age >= t.Logs || tooMany; !f.Due {
+			continue
+		}
+		all -= f.bytes
+		if t.Dry {
+			continue
+		}
+		if f.remove(filepath.Join(r.cfg.Spool, f.Name+unsavedSuffix)); f.Removed && tooMany {
+			r.cfg.Log.Error("a log that could not be saved is gone before its time: all of them took more than they may", "attempt and epoch", f.Name, "bytes", f.bytes, "most", most)
+		}
+	}
 	return out, nil
+}
+
+// bytesIn is what the files of a folder take.
+func bytesIn(dir string) (n int64) {
+	l, _ := os.ReadDir(dir) // what has just gone takes nothing
+	for _, d := range l {
+		if info, err := d.Info(); err == nil {
+			n += info.Size()
+		}
+	}
+	return n
 }

@@ -5,6 +5,7 @@ package runner
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -139,6 +140,75 @@ func TestUnsavedLogStays(t *testing.T) {
 				t.Error("it is still there")
 			}
 		})
+	}
+}
+
+// A clock that is behind, or was, removes nothing that is nowhere else: the time counts from the
+// putting aside. Who asks for it to go removes it all the same.
+func TestUnsavedLogAndClocks(t *testing.T) {
+	var st *fullStore
+	clk := clock.NewManual(time.Now().Add(1000 * time.Hour)) // the folder was written to long before
+	b := newBench(t, func(c *Config) { st = &fullStore{Store: c.Store}; c.Store, c.Clock = st, wallOf{c.Clock, clk} })
+	a := b.crashed("what it said last\n")
+	st.full.Store(true)
+	got := b.r.Recover(t.Context())
+	if err := b.r.Forget(a); err != nil || len(got) != 1 {
+		t.Fatal(err, got)
+	}
+	if err := b.r.SaveAgain(t.Context(), &got[0]); err != nil || got[0].Unsaved {
+		t.Errorf("it is still to be saved after it was put aside: %v", err)
+	}
+	for _, step := range []time.Duration{0, 30 * time.Minute, -500 * time.Hour} {
+		clk.SetWall(clk.Wall().Add(step))
+		b.tidy(Tidy{Logs: time.Hour})
+		if b.unsaved(a) != "what it said last\n" {
+			t.Fatalf("gone after %v", step)
+		}
+	}
+	b.tidy(Tidy{})
+	b.empty("spool")
+}
+
+// All logs that were put aside have a bound: the oldest go first, and the newest stays.
+func TestUnsavedLogsHaveABound(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.SpoolLimit = 4 << 20 })
+	a := task(spec("true")).Authority
+	aside := func(epoch uint64, size int) {
+		t.Helper()
+		a.Fence.Epoch = epoch
+		s, err := spool.Open(spool.Config{Dir: b.r.logDir(a.Attempt, epoch), Epoch: epoch, Clock: clock.System()})
+		if err == nil {
+			err = errors.Join(s.Append(t.Context(), spool.Stdout, 1, make([]byte, size)), s.Close(), b.r.putAside(a))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() string {
+		t.Helper()
+		b.tidy(Tidy{Logs: time.Hour})
+		l, err := b.r.Unsaved()
+		var s string
+		for _, f := range l {
+			s += f.Name[len(f.Name)-2:]
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	aside(3, 400<<10)
+	aside(2, 400<<10)
+	if got, n := left(), b.r.UnsavedBytes(); got != "/3/2" || n < 800<<10 || n > 900<<10 {
+		t.Errorf("%s: %d bytes", got, n)
+	}
+	aside(1, 400<<10)
+	if got := left(); got != "/2/1" {
+		t.Errorf("beyond the bound: %s", got)
+	}
+	aside(4, 3<<20)
+	if got := left(); got != "/4" {
+		t.Errorf("one is larger than the bound: %s", got)
 	}
 }
 
