@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,10 +21,14 @@ type attemptMetrics struct {
 	fetched, uploaded                   prometheus.Counter
 	cpu, memory                         prometheus.Gauge
 
+	mu   sync.Mutex            // guards gone; zero there: not told
+	gone map[int]time.Duration // what trees took that ended since the last look, by main process
+
 	// Owned by the upkeep.
 	last  map[int]executor.Use // by main process
 	at    forgeyard.Instant
 	cores float64 // that were busy, over the last look
+	blind bool    // and that is not all: of a tree that ended nobody could tell
 }
 
 func newAttemptMetrics(r *prometheus.Registry) *attemptMetrics {
@@ -90,10 +95,35 @@ func (m *attemptMetrics) sample(mains map[int]uint64, now forgeyard.Instant) {
 	m.sampled(use, now)
 }
 
-// sampled counts for each tree what it took since it was looked at last.
+// used notes what a tree took that has ended: it may have come and gone between two looks.
+func (m *attemptMetrics) used(pid int, cpu time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gone == nil {
+		m.gone = map[int]time.Duration{}
+	}
+	m.gone[pid] += cpu
+}
+
+// takeGone are the trees that ended since the last look.
+func (m *attemptMetrics) takeGone() map[int]time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gone := m.gone
+	m.gone = nil
+	return gone
+}
+
+// sampled counts for each tree what it took since it was looked at last, or till it ended.
 func (m *attemptMetrics) sampled(use map[int]executor.Use, now forgeyard.Instant) {
 	var cpu time.Duration
 	var memory int64
+	m.blind = false
+	for pid, took := range m.takeGone() {
+		m.blind = m.blind || took == 0
+		cpu += max(0, took-m.last[pid].CPU)
+		delete(use, pid) // it ended after it was seen
+	}
 	for pid, u := range use {
 		cpu += max(0, u.CPU-m.last[pid].CPU)
 		memory += u.Memory

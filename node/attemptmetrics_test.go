@@ -121,6 +121,26 @@ func TestWhatJobsTake(t *testing.T) {
 			t.Errorf("look %d: %v", i, got)
 		}
 	}
+	// Of one that ended since it was seen the rest counts, of one that was never seen all, once.
+	m.sampled(map[int]executor.Use{7: {CPU: time.Second, Memory: 10}}, at.Add(20*time.Second))
+	m.used(7, 3*time.Second)
+	m.used(8, 2*time.Second)
+	m.used(9, time.Second)
+	m.sampled(map[int]executor.Use{9: {CPU: 500 * time.Millisecond, Memory: 10}}, at.Add(25*time.Second)) // it ended right after
+	if m.cores != 1 {
+		t.Errorf("ended trees kept %v cores busy", m.cores)
+	}
+	if m.sampled(nil, at.Add(30*time.Second)); m.cores != 0 {
+		t.Errorf("they count again: %v", m.cores)
+	}
+	for i, want := range []bool{true, false} { // of one that ended nobody could tell
+		if i == 0 {
+			m.used(7, 0)
+		}
+		if m.sampled(nil, at.Add(time.Duration(35+5*i)*time.Second)); m.blind != want {
+			t.Errorf("blind: %t", m.blind)
+		}
+	}
 	// A job that keeps a core busy shows on a running node.
 	_, id := p.submit(strings.Replace(helloJob, "echo hello", "while :; do :; done; echo hello", 1))
 	p.wait("it shows", func() bool {

@@ -96,7 +96,7 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 		Site: n.enrolment.SiteID, Workspaces: n.dir.join(dirWorkspaces), Spool: n.dir.join(dirSpool), StateDir: n.dir.join(dirAgent),
 		Store: n.store, Fetch: n.fetchInput, FetchTree: n.fetchInputTree, Urgent: urgently, Executors: n.executors, Layers: layers, Keeper: keep, Ender: n.ender, Clock: n.clock, Log: n.log,
 		HelperPath: n.cfg.Helper, Own: n.ownProgram(), ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit), JobLog: int64(set.Spool.PerJob), PackLogs: n.packsLogs,
-		Prepare: n.platform().Prepare, Toolchains: n.managedToolchains, Warmed: n.warmed,
+		Prepare: n.platform().Prepare, Toolchains: n.managedToolchains, Warmed: n.warmed, Used: n.metrics.attempts.used,
 		Secrets: secrets.Chain{secrets.Files(set.Secrets), siteSecrets{n}},
 	})
 	if err != nil {

@@ -52,7 +52,9 @@ func (n *Node) load(s pressure.Sample, old *strain, at forgeyard.Instant) pressu
 	if t, err := n.platform().Discover(n.dir.path); err == nil {
 		l.Spare = max(l.Spare, t.MilliCPU-l.Offered)
 	}
-	l.Busy, _ = s.Since(old.sample, at.Sub(old.at)) // not known: nobody else uses them
+	if !n.metrics.attempts.blind {
+		l.Busy, l.Own, _ = s.Since(old.sample, at.Sub(old.at)) // not known: nobody else uses them
+	}
 	return l
 }
 

@@ -12,7 +12,9 @@ import (
 
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/pressure"
 )
 
@@ -71,6 +73,55 @@ func TestPressureTakesTheNodeOut(t *testing.T) {
 	p.waitDone(id)
 	if c := p.node.checkPressure(); c.Status != checkOK {
 		t.Errorf("%+v", c)
+	}
+}
+
+// alone is a machine on which nothing runs but this process and what it started, and on which work
+// waits for a core.
+type alone struct{ native }
+
+func (a alone) Strain() pressure.Sample {
+	s := pressure.Sample{HasStall: true, CPU: 99, Own: a.native.Strain().Own}
+	self, err := executor.ReadProc(os.Getpid())
+	if err != nil {
+		return s
+	}
+	if use, err := executor.Used(map[int]uint64{self.PID: self.Birth}); err == nil {
+		s.Busy = time.Hour + use[self.PID].CPU // with those that ended
+	}
+	return s
+}
+
+// RA-131: a node withholds no core for its own sake: neither for jobs that came and went between
+// two looks nor for itself.
+func TestOwnShortJobsWithholdNothing(t *testing.T) {
+	needs.Root(t, "run jobs as its own children")
+	dir := filepath.Join(t.TempDir(), "data")
+	for at := filepath.Dir(dir); at != os.TempDir() && at != "/"; at = filepath.Dir(at) { // whom jobs run as passes through
+		if err := os.Chmod(at, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Init(InitRequest{DataDir: dir, SiteName: "cell", NodeName: "n1", Site: quick(t), Clock: clock.System()}); err != nil {
+		t.Fatal(err)
+	}
+	p := startNode(t, dir, "n1", func(c *Config) {
+		c.Platform = alone{}
+		c.Settings.Executors = []string{"process"}
+		c.Settings.Limits.ShareCPU = true
+	})
+	p.wait("the machine was asked", func() bool { return p.node.caps.Load() != nil && p.node.strain.Load() != nil })
+	looks, last := 0, p.node.strain.Load().at
+	for looks < 3 {
+		_, id := p.submit(strings.NewReplacer("echo hello", "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; echo hello", "cpu: 0.1", "cpu: 1", "  steps:", "  sandbox: process\n  steps:").Replace(helloJob))
+		p.waitDone(id)
+		s := p.node.strain.Load()
+		if s.at == last {
+			continue
+		}
+		if looks, last = looks+1, s.at; s.withheld != 0 {
+			t.Errorf("look %d: %d thousandths of a core are withheld from new work", looks, s.withheld)
+		}
 	}
 }
 

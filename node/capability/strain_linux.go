@@ -7,11 +7,18 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/forgeyard/forgeyard-node/internal/invariant"
 	"github.com/forgeyard/forgeyard-node/node/pressure"
 )
 
 // Strain reads what this machine feels. What it does not tell stays unknown.
-func Strain() pressure.Sample { return strain("/proc/pressure", "/sys/class/thermal", "/proc/stat") }
+func Strain() pressure.Sample {
+	s := strain("/proc/pressure", "/sys/class/thermal", "/proc/stat")
+	s.Own = own()
+	return s
+}
 
 func strain(psi, thermal, stat string) (s pressure.Sample) {
 	var cpu, mem, io bool
@@ -22,6 +29,13 @@ func strain(psi, thermal, stat string) (s pressure.Sample) {
 	s.Heat, s.HasHeat = heat(thermal)
 	s.Busy = busy(stat)
 	return s
+}
+
+// own is what this process has worked. Its children count elsewhere.
+func own() time.Duration {
+	var u unix.Rusage
+	invariant.NoError(unix.Getrusage(unix.RUSAGE_SELF, &u), "a process can ask what it used")
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // tick is the unit of /proc/stat: 1/USER_HZ, the same on all machines.

@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -91,6 +92,7 @@ type Exit struct {
 	Code   int            // exit code; 128+n when signal n ended it
 	Signal syscall.Signal // zero when it exited by itself
 	OOM    bool           // the kernel killed something of the tree for memory
+	CPU    time.Duration  // processor time that the tree took till then; zero: not told
 }
 
 // Handle is a started tree. It is safe for concurrent use. Kill must be called

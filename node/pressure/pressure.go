@@ -43,6 +43,8 @@ type Sample struct {
 	// Busy is what all processors have worked since the machine's start, those of jobs among it.
 	// Zero: not known.
 	Busy time.Duration
+	// Own is what this process, the agent, has worked of it.
+	Own time.Duration
 }
 
 // Where levels are entered; they are left at half.
@@ -64,27 +66,29 @@ type Load struct {
 	Spare   int64 // what they may never use: reserves
 	Busy    int64 // what was used in all
 	Jobs    int64 // of this, by jobs
+	Own     int64 // by the agent itself; the reserves are its first
 }
 
-// Since is what all processors worked on since an earlier sample, in thousandths of a core.
-// False: not known.
-func (s Sample) Since(before Sample, took time.Duration) (int64, bool) {
+// Since is what all processors, and what the agent, worked since an earlier sample, in thousandths
+// of a core. False: not known.
+func (s Sample) Since(before Sample, took time.Duration) (busy, own int64, known bool) {
 	if s.Busy <= 0 || before.Busy <= 0 || s.Busy < before.Busy || took <= 0 {
-		return 0, false
+		return 0, 0, false
 	}
-	return int64(1000 * float64(s.Busy-before.Busy) / float64(took)), true
+	cores := func(worked time.Duration) int64 { return int64(1000 * float64(worked) / float64(took)) }
+	return cores(s.Busy - before.Busy), cores(s.Own - before.Own), true
 }
 
 // Withhold is how many thousandths of a core are withheld from new work after a sample, if so
-// many were before it. What jobs use themselves is never withheld: a node that is full of its
-// own work is slow for no stranger's sake.
+// many were before it. What jobs and the agent use themselves is never withheld: a node that is full
+// of its own work is slow for no stranger's sake.
 func Withhold(was int64, s Sample, l Load) int64 {
 	most := max(0, l.Offered/2)
 	switch {
 	case !s.HasStall || s.CPU < coresAt/2:
 		return 0
 	case s.CPU >= coresAt:
-		others := l.Busy - l.Jobs - l.Spare
+		others := l.Busy - l.Jobs - max(l.Spare, l.Own)
 		return min(max(0, others/grain*grain), most)
 	}
 	return min(was, most)

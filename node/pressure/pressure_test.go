@@ -65,20 +65,22 @@ func TestWithhold(t *testing.T) {
 		{stall(60), load(8000, 0), 3500},
 		{Sample{CPU: 99}, load(8000, 0), 0}, // what is not known is no pressure
 		{stall(60), Load{Offered: 0, Busy: 8000}, 0},
+		{stall(60), Load{Offered: 7000, Spare: 1000, Busy: 4000, Jobs: 1500, Own: 2500}, 0},   // the agent's is its own
+		{stall(60), Load{Offered: 7000, Spare: 1000, Busy: 4000, Jobs: 1500, Own: 400}, 1500}, // and taken from the reserve
 	} {
 		if kept = Withhold(kept, c.s, c.l); kept != c.want {
 			t.Errorf("sample %d: %d withheld, want %d", i, kept, c.want)
 		}
 	}
-	if n, ok := (Sample{Busy: 12 * time.Second}).Since(Sample{Busy: 4 * time.Second}, 2*time.Second); n != 4000 || !ok {
-		t.Errorf("%d %v", n, ok)
+	if n, own, ok := (Sample{Busy: 12 * time.Second, Own: 3 * time.Second}).Since(Sample{Busy: 4 * time.Second, Own: time.Second}, 2*time.Second); n != 4000 || own != 1000 || !ok {
+		t.Errorf("%d %d %v", n, own, ok)
 	}
 	for _, c := range [][2]time.Duration{{0, 4}, {4, 0}, {3, 4}} {
-		if _, ok := (Sample{Busy: c[0]}).Since(Sample{Busy: c[1]}, time.Second); ok {
+		if _, _, ok := (Sample{Busy: c[0]}).Since(Sample{Busy: c[1]}, time.Second); ok {
 			t.Errorf("%v is known", c)
 		}
 	}
-	if _, ok := (Sample{Busy: 5}).Since(Sample{Busy: 4}, 0); ok {
+	if _, _, ok := (Sample{Busy: 5}).Since(Sample{Busy: 4}, 0); ok {
 		t.Error("over no time")
 	}
 }

@@ -87,6 +87,9 @@ type Config struct {
 	// Warmed is told when a toolchain is ready that was not known to be, and must not wait. Nil:
 	// nobody is.
 	Warmed func()
+	// Used is told, as soon as a step's main process has ended, which it was and what its tree
+	// took; zero: nobody can tell. Nil: nobody is.
+	Used func(pid int, cpu time.Duration)
 	// PackLogs says whether parts of logs may be stored packed: all who may read them read that.
 	// Nil: they may not.
 	PackLogs func() bool

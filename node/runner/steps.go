@@ -52,6 +52,7 @@ func (a *Attempt) runStep(i int, s job.Step, late <-chan time.Time) *verdict {
 		a.tool(job.Tool{Source: job.ToolExecutor, Name: s.Name, State: job.ToolFailed, Code: v.code}, v.message)
 		return v
 	}
+	a.tellUse(h)
 	w := &watch{a: a, h: h, late: late, folders: a.folders()}
 	w.run()
 	a.run.cfg.Ender.End(a.id, h)
@@ -68,6 +69,14 @@ func (a *Attempt) runStep(i int, s job.Step, late <-chan time.Time) *verdict {
 	a.tool(stepTool(r, x), "")
 	a.event(n, map[string]any{"event": "step_end", "step": n, "name": s.Name, "exit_code": x.Code, "signal": r.Signal, "oom": x.OOM, "took_ms": r.Took.Milliseconds()})
 	return a.judge(s, x)
+}
+
+// tellUse says what the tree took once its main process ended. It does not wait for the rest of the
+// end: until it is told, the use of processes that nobody sees any more seems to be somebody else's.
+func (a *Attempt) tellUse(h executor.Handle) {
+	if used := a.run.cfg.Used; used != nil {
+		go func() { used(h.PID(), h.Wait().CPU) }() // the step ends no earlier than this wait
+	}
 }
 
 // stepTool is the end of a step as an event.

@@ -314,6 +314,24 @@ func (g *Group) OOMKills() int {
 	return 0
 }
 
+// CPU is the processor time that all processes of the group took, those among it whose parents left
+// them. Zero: not told, as by version 1.
+func (g *Group) CPU() time.Duration {
+	if g.v2 == "" {
+		return 0
+	}
+	w := words(filepath.Join(g.v2, "cpu.stat"))
+	for i := 0; i+1 < len(w); i += 2 {
+		if w[i] == "usage_usec" {
+			n, err := strconv.ParseInt(w[i+1], 10, 64)
+			if err == nil {
+				return time.Duration(n) * time.Microsecond
+			}
+		}
+	}
+	return 0
+}
+
 // Remove deletes the empty group. The kernel may hold it for a moment after the
 // last process, so it is tried a few times.
 func (g *Group) Remove() error {

@@ -185,7 +185,7 @@ func Test(t *testing.T, fresh func(t *testing.T) executor.Executor) {
 		"probe": probe, "exit codes": exitCodes, "signal end": signalEnd, "environment is the request's RA-210": environment,
 		"output and folders": output, "E18 daemons die": daemons, "respawning tree": respawn, "signals": signals,
 		"no such program": noProgram, "bad requests": badRequests, "limits RA-020": limits, "reap": reap,
-		"blocked writer": blockedWriter, "one run per id E18": sameID,
+		"blocked writer": blockedWriter, "use": use, "one run per id E18": sameID,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, New(t, fresh(t))) })
 	}
@@ -219,6 +219,18 @@ func signalEnd(t *testing.T, b *Bench) {
 	b.Kill(r)
 	if x := r.Wait(); x.Signal != syscall.SIGKILL {
 		t.Errorf("after Kill: %+v", x)
+	}
+}
+
+// use: what a tree took is known at its end, however short it was, with that of its children. Zero is
+// the answer of who cannot tell, for want of control groups.
+func use(t *testing.T, b *Bench) {
+	x := b.Finish(b.MustStart("sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; exit 3"))
+	if c, err := b.Exec.Probe(t.Context()); err == nil && x.CPU == 0 && !slices.Contains(c.Limits, "cpu") {
+		return
+	}
+	if x.Code != 3 || x.CPU < 20*time.Millisecond || x.CPU > patience {
+		t.Errorf("300,000 rounds of a child took %+v", x)
 	}
 }
 

@@ -42,6 +42,9 @@ type Spec struct {
 	User    users.User
 	Limits  executor.Limits
 	Cgroups *cgroup.Hierarchy // nil: none
+	// Forsakes says that the program collects none of what it starts: its own use tells nothing of
+	// the tree's.
+	Forsakes bool
 	// NoNewPrivs keeps set-uid programs from giving anything.
 	NoNewPrivs bool
 	// Filter of system calls, in force from before the program begins. It needs NoNewPrivs, and
@@ -177,8 +180,12 @@ func (t *Tree) run(s Spec, io []*os.File, started chan<- error) {
 	started <- nil
 	st, err := p.Wait()
 	t.exit = exitOf(st, err)
-	if t.group != nil && t.group.OOMKills() > 0 {
-		t.exit.OOM = true
+	if t.group != nil {
+		t.exit.OOM = t.group.OOMKills() > 0
+		t.exit.CPU = t.group.CPU()
+	}
+	if t.exit.CPU == 0 && err == nil && !s.Forsakes {
+		t.exit.CPU = st.UserTime() + st.SystemTime() // with those that it collected
 	}
 	close(t.done)
 }

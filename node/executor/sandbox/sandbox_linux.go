@@ -170,6 +170,7 @@ func (e *Executor) Start(ctx context.Context, r executor.Request) (executor.Hand
 	spec := ptree.Spec{
 		ID: r.ID, Program: e.bwrap, Env: r.Env, Dir: "/", Stdout: r.Stdout, Stderr: errTap,
 		Extra: append(data, g.inside()...), User: user, Limits: r.Limits, Cgroups: e.cg,
+		Forsakes: true, // bubblewrap outside ends with what is inside, and does not collect it
 	}
 	if root() {
 		spec.Prepare, spec.NoNewPrivs = st.mountAll, true
