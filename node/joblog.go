@@ -137,8 +137,9 @@ func (x *execution) toldNow() job.Told {
 	return t
 }
 
-// packsLogs says whether parts of logs are stored packed: every member reads them so.
-func (n *Node) packsLogs() bool { return allReadPacked(n.replica.State()) }
+// packsLogs says whether parts of logs are stored packed: every member reads them so. What an
+// earlier process left is saved before the site's state is there to ask: plainly.
+func (n *Node) packsLogs() bool { return n.replica != nil && allReadPacked(n.replica.State()) }
 
 func allReadPacked(st *site.State) bool {
 	return st.Allows(site.FormatLogParts) && len(st.BehindFormat()) == 0

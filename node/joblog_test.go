@@ -126,6 +126,9 @@ func TestGoesOnWithItsWholeLog(t *testing.T) {
 // RA-054, RA-247: the parts of a log are stored packed from when every member reads them so,
 // and read the same, from any frame on. What could not be saved of a log is read on its node.
 func TestPackedLog(t *testing.T) {
+	if (&Node{}).packsLogs() {
+		t.Error("packed, before anybody could be asked who reads it")
+	}
 	p := makeSite(t, 1)[0]
 	n := p.node
 	p.wait("all read packed parts", n.packsLogs)
