@@ -30,11 +30,11 @@ func jobEvents(s *site.State, j site.Job) []*forgeyardv1.Job_Event {
 	return lastOf(out, shownEvents)
 }
 
-// leaseFirst orders two events. Of one moment the lease's comes first, but not before what an
-// execution tells along with its end.
+// leaseFirst orders two events. Of one moment the lease's comes first, but not before the first
+// of the run, nor before what an execution tells along with its end.
 func leaseFirst(l site.SiteEvent, e job.Event) bool {
 	told := e.Kind == job.EventTool || e.Kind == job.EventOutput
-	return l.At < e.At || l.At == e.At && !told
+	return l.At < e.At || l.At == e.At && !told && e.Seq > 1
 }
 
 func lastOf[T any](all []T, most int) []T { return all[max(0, len(all)-most):] }

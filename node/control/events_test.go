@@ -304,3 +304,18 @@ func TestJobEventsAreTheLast(t *testing.T) {
 }
 
 func (w *told) run() site.Run { r, _ := w.s.Runs.Get(w.job().Run); return r }
+
+// Submitted, offered and ended may all be of one millisecond.
+func TestEventsOfOneMoment(t *testing.T) {
+	lease := site.SiteEvent{At: 5}
+	for want, all := range map[bool][]job.Event{
+		true:  {{At: 5, Seq: 2, Kind: job.EventStatus}, {At: 5, Seq: 3, Kind: job.EventMessage}, {At: 6, Seq: 1, Kind: job.EventStatus}, {At: 6, Seq: 9, Kind: job.EventTool}},
+		false: {{At: 5, Seq: 1, Kind: job.EventStatus}, {At: 5, Seq: 9, Kind: job.EventTool}, {At: 5, Seq: 9, Kind: job.EventOutput}, {At: 4, Seq: 2, Kind: job.EventStatus}},
+	} {
+		for _, e := range all {
+			if leaseFirst(lease, e) != want {
+				t.Errorf("%+v: %v", e, !want)
+			}
+		}
+	}
+}
