@@ -101,7 +101,7 @@ func (c *change) askCheckpoint(j Job) (Asked, error) {
 	j.Asks++
 	c.tell(j, job.EventMessage, "", "checkpoint asked for by %s", c.by)
 	c.putJob(j)
-	return c.asked(j), nil
+	return c.asked(j, true), nil
 }
 
 func noCheckpoints(j Job) *forgeyard.Error {
@@ -115,8 +115,8 @@ func noCheckpoints(j Job) *forgeyard.Error {
 // askSuspend lets a job wait that nobody executes, and asks the holder of one that is
 // executed for a checkpoint and the job.
 func (c *change) askSuspend(j Job, or string) (Asked, error) {
-	if j.Held() && j.Hold.Or == or {
-		return Asked{Status: j.Status}, nil
+	if j.Held() && (j.Hold.Or == or || j.Status == job.Suspended) {
+		return c.asked(j, false), nil
 	}
 	waits := !j.Lease.Live() && (j.Status == job.Queued || j.Status == job.Suspended)
 	if !waits && !j.takesCheckpoints() && or == OrRunOn {
@@ -129,7 +129,7 @@ func (c *change) askSuspend(j Job, or string) (Asked, error) {
 	if waits {
 		c.hold(&j)
 		c.putJob(j)
-		return c.asked(j), nil
+		return c.asked(j, true), nil
 	}
 	c.tell(j, job.EventMessage, "", "suspension asked for by %s", c.by)
 	if j.Lease.Live() && j.StopKind == "" { // a holder that was asked for the job already gives it back anyway
@@ -137,12 +137,12 @@ func (c *change) askSuspend(j Job, or string) (Asked, error) {
 		c.noteLease(j, "asked back from %s: %s", c.memberName(j.Lease.Authority.Runner), j.StopReason)
 	}
 	c.putJob(j)
-	return c.asked(j), nil
+	return c.asked(j, true), nil
 }
 
-// asked is the answer to a wish that was noted.
-func (c *change) asked(j Job) Asked {
-	a := Asked{Changed: true, Status: j.Status}
+// asked is the answer to a wish.
+func (c *change) asked(j Job, changed bool) Asked {
+	a := Asked{Changed: changed, Status: j.Status}
 	if n := len(j.Checkpoints); n > 0 {
 		a.Newest = j.Checkpoints[n-1].Manifest
 	}

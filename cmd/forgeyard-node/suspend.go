@@ -17,11 +17,12 @@ import (
 const askTime = 2 * time.Minute
 
 type asked struct {
-	JobID      string                      `json:"job_id"`
-	Changed    bool                        `json:"changed"`
-	Status     string                      `json:"status"`
-	Checkpoint string                      `json:"checkpoint_id,omitempty"`
-	Suspension *forgeyardv1.Job_Suspension `json:"suspension,omitempty"`
+	JobID      string `json:"job_id"`
+	Changed    bool   `json:"changed"`
+	Status     string `json:"status"`
+	Checkpoint string `json:"checkpoint_id,omitempty"` // the one that was asked for
+	Suspension string `json:"suspension,omitempty"`    // its state
+	Why        string `json:"why,omitempty"`           // the suspension failed
 }
 
 func (a *app) jobCheckpoint() *cobra.Command {
@@ -111,7 +112,7 @@ func (a *app) askJob(ctx context.Context, id, what, otherwise string, timeout ti
 	if err != nil {
 		return err
 	}
-	v := asked{JobID: j.JobId, Changed: r.Changed, Status: j.Status, Suspension: j.Suspension}
+	v := asked{JobID: j.JobId, Changed: r.Changed, Status: j.Status, Suspension: j.Suspension.GetState(), Why: j.Suspension.GetWhy()}
 	if n := newestCheckpoint(j); n != r.Newest {
 		v.Checkpoint = n
 	}
