@@ -1,12 +1,18 @@
 package node
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/disk"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
@@ -76,4 +82,53 @@ func TestWhoseWorkspaceIsKept(t *testing.T) {
 	if n.keeps(job.Result{Outcome: job.OutcomeDone}, ended) || n.keeps(job.Result{Outcome: job.OutcomeCancelled}, ended) || n.keeps(failed, runner.Ended{Kind: runner.EndLease}) {
 		t.Error("kept though it did not fail")
 	}
+}
+
+// RA-300: by default leftovers are looked for once a minute, and a folder that no work names goes
+// after its hour, no look earlier and none later.
+func TestLeftoversAreLookedForEachMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, c := t.TempDir(), bubbleClock{time.Now()}
+		quiet := slog.New(slog.DiscardHandler)
+		store, err := disk.Open(disk.Config{Dir: filepath.Join(dir, "cas"), NoSync: true, Reserve: -1, ReserveInodes: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		r, err := runner.New(runner.Config{
+			Site: "site", Workspaces: filepath.Join(dir, dirWorkspaces), Spool: filepath.Join(dir, dirSpool), StateDir: filepath.Join(dir, "agent"),
+			Store: store, Clock: c, Log: quiet,
+			Fetch:     func(context.Context, cas.Ref) error { return nil },
+			FetchTree: func(context.Context, forgeyard.Digest) error { return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &Node{clock: c, log: quiet, runner: r, cfg: Config{Settings: sitecfg.DefaultNode()}}
+		n.metrics = newMetrics(n)
+		stray := filepath.Join(dir, dirWorkspaces, "01ARZ3NDEKTSV4RRFFQ69G5FAV-1")
+		there := func() bool { _, err := os.Stat(stray); return err == nil }
+		if err := os.Mkdir(stray, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.janitorLoop(ctx) }()
+		at := func(after time.Duration) { // since the start; the loop stands still then
+			time.Sleep(time.Until(c.since.Add(after)))
+			synctest.Wait()
+		}
+		at(61*time.Minute - time.Second) // the first look, which saw it, was after one
+		if !there() {
+			t.Error("it went before its hour was over")
+		}
+		at(61 * time.Minute)
+		if there() {
+			t.Error("it is there after the look that was due")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

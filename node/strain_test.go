@@ -178,3 +178,60 @@ func TestCoresAreWithheld(t *testing.T) {
 	}
 	p.waitDone(first)
 }
+
+// narrowed is this machine, with as much room and as cool as a test wants it to be.
+type narrowed struct {
+	native
+	free, below *atomic.Int64
+}
+
+func (m narrowed) Free(string) (int64, error) { return m.free.Load(), nil }
+
+func (m narrowed) Strain() pressure.Sample {
+	return pressure.Sample{HasStall: true, HasHeat: true, Heat: float64(m.below.Load())}
+}
+
+// RA-130, RA-131: a disk without room and a machine that gets hot take no more work either, say
+// which of both it is and what to do, and take work again by themselves.
+func TestDiskAndHeatTakeTheNodeOut(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Init(InitRequest{DataDir: dir, SiteName: "cell", NodeName: "n1", Site: quick(t), Clock: clock.System()}); err != nil {
+		t.Fatal(err)
+	}
+	var free, below atomic.Int64
+	p := startNode(t, dir, "n1", func(c *Config) { c.Platform = narrowed{free: &free, below: &below} })
+	for _, c := range []struct {
+		level       string
+		free, below int64 // then
+		check       func() *forgeyardv1.Health_Check
+		reject      job.RejectReason
+		detail, fix string
+	}{
+		{"disk", minFreeDisk - 1, 40, p.node.checkDisk, job.RejectDisk, "64 MiB are free", "cas gc"},
+		{"thermal", 1 << 40, 3, p.node.checkPressure, job.RejectPressure, "slow down for heat", "cooling"},
+	} {
+		free.Store(1 << 40)
+		below.Store(40)
+		p.wait("it takes work", func() bool { return p.node.caps.Load() != nil && len(p.node.refusing()) == 0 })
+		free.Store(c.free)
+		below.Store(c.below)
+		p.wait(c.level, func() bool { return p.node.pressure() == c.level })
+		if got := p.node.refusing(); len(got) != 1 || got[0].Reason != c.reject || !strings.Contains(got[0].Detail, c.detail) {
+			t.Errorf("%s: an offer is answered %+v", c.level, got)
+		}
+		if h := c.check(); h.Status == checkOK || !strings.Contains(h.Fix, c.fix) {
+			t.Errorf("%s: %+v", c.level, h)
+		}
+		if s := p.node.Status(t.Context()); s.Pressure != c.level {
+			t.Errorf("status says %s, not %s", s.Pressure, c.level)
+		}
+		_, id := p.submit(helloJob)
+		p.wait("the leader heard of it", func() bool {
+			j := p.show(id)
+			return len(j.Candidates) == 1 && slices.Contains(j.Candidates[0].Reasons, "pressure")
+		})
+		free.Store(1 << 40)
+		below.Store(40)
+		p.waitDone(id)
+	}
+}

@@ -39,19 +39,26 @@ func TestDiskQuota(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
 		over   string // of what is said; empty: it is within its bounds
+		output bool   // what is called out is one
 	}{
-		"one large file, and the job would go on": {"head -c 40m /dev/zero > big; exec sleep 1000", "work "},
-		"over and gone before anybody looked":     {"head -c 40m /dev/zero > big", "work "},
-		"a file without a name":                   {"exec 3>big; rm big; head -c 40m /dev/zero >&3; exec sleep 1000", "of that deleted and open "},
-		"checkpoints and the folder for others":   {`head -c 12m /dev/zero > "$TMPDIR/../ckpt/c"; head -c 12m /dev/zero > "$TMPDIR/t"; exec sleep 1000`, "checkpoints 12"},
-		"folders without end":                     {"p=$(printf 'x/%.0s' $(seq 300)); mkdir -p $p; mkdir y; mv x y; exec sleep 1000", "more than 256 deep"},
-		"a sparse file takes nothing":             {"truncate -s 1T big", ""},
-		"a file of two names counts once":         {"head -c 12m /dev/zero > a; ln a b; ln a c", ""},
-		"what is removed comes back":              {"for i in 1 2 3 4; do head -c 10m /dev/zero > big; rm big; done", ""},
+		"one large file, and the job would go on": {"head -c 40m /dev/zero > big; exec sleep 1000", "work ", false},
+		"over and gone before anybody looked":     {"head -c 40m /dev/zero > big", "work ", false},
+		"a file without a name":                   {"exec 3>big; rm big; head -c 40m /dev/zero >&3; exec sleep 1000", "of that deleted and open ", false},
+		"checkpoints and the folder for others":   {`head -c 12m /dev/zero > "$TMPDIR/../ckpt/c"; head -c 12m /dev/zero > "$TMPDIR/t"; exec sleep 1000`, "checkpoints 12", false},
+		"folders without end":                     {"p=$(printf 'x/%.0s' $(seq 300)); mkdir -p $p; mkdir y; mv x y; exec sleep 1000", "more than 256 deep", false},
+		"a sparse file takes nothing":             {"truncate -s 1T big", "", false},
+		"a file of two names counts once":         {"head -c 12m /dev/zero > a; ln a b; ln a c", "", false},
+		"what is removed comes back":              {"for i in 1 2 3 4; do head -c 10m /dev/zero > big; rm big; done", "", false},
+		"outputs are a part of what it made":      {"head -c 12m /dev/zero > out; head -c 12m /dev/zero > work; exec sleep 1000", "work 251", true},
+		"an output alone":                         {"head -c 40m /dev/zero > out", "work ", true},
+		"an output within its bounds":             {"head -c 12m /dev/zero > out", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := spec(c.script)
 			s.Resources.Disk = 20 << 20
+			if c.output {
+				s.Outputs = []job.OutputDecl{{Path: "out"}}
+			}
 			res, _, a := b.run(s)
 			switch {
 			case c.over == "" && (res.Outcome != job.OutcomeDone || res.Overran):
