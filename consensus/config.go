@@ -181,6 +181,7 @@ type guardsOff struct {
 	loop       bool // (c)
 	confirm    bool // (d)
 	deadline   bool // (e)
+	unknown    bool // (f)
 	hash       bool // (g)
 	lineage    bool // telling groups apart after a forced recovery
 	tail       bool // reopening after a failed write

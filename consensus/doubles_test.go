@@ -188,6 +188,17 @@ func (n *notebook) find(data string) (Entry, bool) {
 
 func (n *notebook) has(data string) bool { _, ok := n.find(data); return ok }
 
+func (n *notebook) times(data string) (count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range n.entries {
+		if string(e.Data) == data {
+			count++
+		}
+	}
+	return count
+}
+
 func (n *notebook) count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

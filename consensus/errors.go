@@ -46,6 +46,9 @@ func (g *Group) proposalError(op string, err error) error {
 	case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrNotVoter), errors.Is(err, raft.ErrCantBootstrap):
 		return forgeyard.E(op, forgeyard.Unavailable, err)
 	}
+	if g.cfg.off.unknown {
+		return forgeyard.E(op, forgeyard.Unavailable, err)
+	}
 	return forgeyard.E(op, forgeyard.Unknown, err).WithHint("it may have been committed: repeat it with the same message id")
 }
 

@@ -393,37 +393,54 @@ func TestCloseReturnsWhileTheDiskHangs(t *testing.T) {
 	})
 }
 
-// Decision 26f: the caller was told Unknown, and the command did commit.
+// Decision 26f: the caller was told Unknown, and the command did commit. Without it the caller
+// is told that it certainly did not, and gives it again as another: it is there twice.
 func TestGuardF_UnknownMayCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWire(time.Second)
-		tn := newTown(t, 3, w)
-		tn.start()
-		old := tn.nodes[0]
-		tn.put(old, "one")
-		w.setCut("n1", "n0", true) // replies are lost, requests arrive
-		w.setCut("n2", "n0", true)
-		_, err := old.g.Propose(bg, []byte("lost reply"))
-		if forgeyard.KindOf(err) != forgeyard.Unknown {
-			t.Errorf("%v", err)
-		}
-		w.isolate("n0", true)
-		leader := tn.awaitLeader(tn.nodes[1], tn.nodes[2])
-		if !leader.fsm.has("lost reply") {
-			t.Error("it did not commit after all: the test shows nothing")
-		}
-		// Stopping with a proposal under way says Unknown as well.
-		w.isolate(leader.id, true)
-		got := make(chan error, 1)
-		go func() { _, err := leader.g.Propose(bg, []byte("stopped")); got <- err }()
-		time.Sleep(5 * time.Millisecond)
-		leader.close()
-		if err := <-got; forgeyard.KindOf(err) != forgeyard.Unknown {
-			t.Errorf("%v", err)
-		}
-		w.heal()
-		tn.stop()
-	})
+	for _, guarded := range []bool{false, true} {
+		t.Run(fmt.Sprint("guarded=", guarded), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { guardF_UnknownMayCommit(t, guarded) })
+		})
+	}
+}
+
+func guardF_UnknownMayCommit(t *testing.T, guarded bool) {
+	want := forgeyard.Unavailable
+	if guarded {
+		want = forgeyard.Unknown
+	}
+	w := newWire(time.Second)
+	tn := newTown(t, 3, w, func(_ int, c *Config) { c.off.unknown = !guarded })
+	tn.start()
+	old := tn.nodes[0]
+	tn.put(old, "one")
+	w.setCut("n1", "n0", true) // replies are lost, requests arrive
+	w.setCut("n2", "n0", true)
+	_, err := old.g.Propose(bg, []byte("lost reply"))
+	if forgeyard.KindOf(err) != want {
+		t.Errorf("%v", err)
+	}
+	w.isolate("n0", true)
+	leader := tn.awaitLeader(tn.nodes[1], tn.nodes[2])
+	if !leader.fsm.has("lost reply") {
+		t.Error("it did not commit after all: the test shows nothing")
+	}
+	if forgeyard.KindOf(err) == forgeyard.Unavailable { // it certainly did not enter the log, says Propose
+		tn.put(leader, "lost reply")
+	}
+	if n := leader.fsm.times("lost reply"); (n == 1) != guarded {
+		t.Errorf("it is there %d times", n)
+	}
+	// Stopping with a proposal under way says Unknown as well.
+	w.isolate(leader.id, true)
+	got := make(chan error, 1)
+	go func() { _, err := leader.g.Propose(bg, []byte("stopped")); got <- err }()
+	time.Sleep(5 * time.Millisecond)
+	leader.close()
+	if err := <-got; forgeyard.KindOf(err) != want {
+		t.Errorf("%v", err)
+	}
+	w.heal()
+	tn.stop()
 }
 
 func TestGuardG_DivergedFollowerIsRebuilt(t *testing.T) {

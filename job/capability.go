@@ -91,6 +91,9 @@ const (
 	RejectUnsupportedSpec   RejectReason = "unsupported_spec"
 	RejectLocalPolicy       RejectReason = "local_policy"
 	RejectPreparation       RejectReason = "internal_preparation_failure"
-	RejectExpired           RejectReason = "lease_expired"
-	RejectWrongSession      RejectReason = "wrong_session"
+	// No agent gives these two: it answers only offers that the log calls live and that name
+	// its own runner and session, and the log takes no other's answer (stale_authority). They
+	// stay reserved, so that no other meaning gets their names.
+	RejectExpired      RejectReason = "lease_expired"
+	RejectWrongSession RejectReason = "wrong_session"
 )

@@ -1,7 +1,12 @@
 package node
 
 import (
+	"bytes"
+	"io"
+	"log/slog"
+	"regexp"
 	"slices"
+	"sync"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -44,4 +49,47 @@ func TestDrainedLeaderHandsOverToOneThatStays(t *testing.T) {
 	if _, err := stays.node.Current(t.Context()); err != nil || !stays.leads() || stays.node.group.Term() != term {
 		t.Fatalf("it leads: %v, in term %d, then %d; %v", stays.leads(), term, stays.node.group.Term(), err)
 	}
+}
+
+// heardLog is what a node logs, to be read while it runs.
+type heardLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (h *heardLog) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text.Write(b)
+}
+
+func (h *heardLog) String() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text.String()
+}
+
+// A leader that stops hands over before it is gone, and to the voter that stays: nobody waits
+// for its silence.
+func TestStoppingLeaderHandsOver(t *testing.T) {
+	logs := map[string]*heardLog{"n1": {}, "n2": {}, "n3": {}}
+	all := makeSite(t, 3, func(c *Config) {
+		c.Log = slog.New(slog.NewTextHandler(io.MultiWriter(logs[c.Settings.Name], t.Output()), nil))
+	})
+	all[0].wait("three voters and their leader", func() bool { return votersOf(all[0]) == 3 && slices.ContainsFunc(all, (*proc).leads) })
+	leader := all[slices.IndexFunc(all, (*proc).leads)]
+	rest := slices.DeleteFunc(slices.Clone(all), func(p *proc) bool { return p == leader })
+	drains, stays := rest[0], rest[1]
+	leader.drain(drains.node.enrolment.Name)
+	leader.wait("the leader sees that the other drains", func() bool {
+		m, _ := leader.node.replica.State().Members.Get(drains.node.enrolment.RunnerID)
+		return m.Draining
+	})
+	leader.end()
+	name := leader.node.enrolment.Name
+	handed := regexp.MustCompile(`msg="leadership handed over".* to=` + stays.node.enrolment.Name + `\n`)
+	if said := logs[name].String(); !handed.MatchString(said) {
+		t.Errorf("%s stopped and handed over to nobody, or to another than %s:\n%s", name, stays.node.enrolment.Name, said)
+	}
+	stays.wait("the one that stays leads", stays.leads)
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"connectrpc.com/connect"
+
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/consensus"
@@ -183,5 +185,37 @@ func TestApprovalIsAsked(t *testing.T) {
 	}
 	if c := judgeApproval(st); c.Status != checkOK {
 		t.Errorf("%+v", c)
+	}
+}
+
+// What a site of so many nodes cannot do is said in these words, by `site status` and doctor.
+func TestAdviceIsPlain(t *testing.T) {
+	for word, want := range map[string]string{
+		"v":    "one node: the site stops when it does; add two",
+		"vr":   "two nodes: a second vote would only be a second way to stop, so one of them votes and the site stops when that one does; add a third",
+		"vvr":  "2 voters survive the loss of as many as 1 would: add one, or demote one",
+		"vvv":  "",
+		"vvvv": "4 voters survive the loss of as many as 3 would: add one, or demote one",
+		"vrr":  "1 voters of 3: the others are not ready, or may not vote; forgeyard-node site members shows them",
+	} {
+		if got := strings.Join(control.Advice(membersOf(word), 3), "\n"); got != want {
+			t.Errorf("%s: %q, want %q", word, got, want)
+		}
+	}
+}
+
+// Two nodes are told by both of them that the site stops with its one voter, and what to do.
+func TestTwoNodesAreToldPlainly(t *testing.T) {
+	all := makeSite(t, 2)
+	for _, p := range all {
+		p.wait("both members are known", func() bool { return p.node.membersInSite() == 2 && p.node.Quorum(t.Context()) })
+		c := p.node.checkQuorum(t.Context())
+		if c.Status != checkWarn || !strings.HasPrefix(c.Detail, "1 voters, ") || !strings.HasSuffix(c.Detail, "; a site of two nodes stops when its one voter does") || c.Fix != "add a third node" {
+			t.Errorf("%s: %v", p.node.enrolment.Name, c)
+		}
+		r, err := p.sites().Status(t.Context(), connect.NewRequest(&forgeyardv1.SiteStatusRequest{}))
+		if err != nil || len(r.Msg.Advice) != 1 || !strings.HasPrefix(r.Msg.Advice[0], "two nodes: ") {
+			t.Errorf("%s: %v, %v", p.node.enrolment.Name, r, err)
+		}
 	}
 }

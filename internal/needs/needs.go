@@ -23,6 +23,16 @@ func Lacking(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
+// Less says that the test shows less than elsewhere, and goes on: what the rest of it needs is
+// not here. Where CI is set the test fails.
+func Less(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if CI() {
+		t.Fatalf("CI leaves no part of a test out: "+format, args...)
+	}
+	t.Logf(format, args...)
+}
+
 // Root ends the test unless it runs as root, which it needs in order to do what.
 func Root(t testing.TB, what string) {
 	t.Helper()

@@ -136,8 +136,9 @@ func (r *rig) running(id forgeyard.JobID) forgeyard.Authority {
 	return a
 }
 
-// RA-150, RA-152: an offer to another runner, or to an earlier process of this one, is not
-// answered; nor is one that came to nothing before it was seen.
+// RA-150, RA-152, RA-502, RA-503: an offer to another runner, or to an earlier process of this
+// one, is not answered; nor is one that came to nothing before it was seen. An answer that was
+// given all the same, even that it is refused because of this, the log does not take.
 func TestOnlyItsOwnOffers(t *testing.T) {
 	r := newRig(t)
 	a := r.offer(r.submit(nil))
@@ -147,7 +148,18 @@ func TestOnlyItsOwnOffers(t *testing.T) {
 	r.want("")
 	r.in.Me = "R1"
 	before := r.s
+	refused := func(a forgeyard.Authority, why job.RejectReason) {
+		t.Helper()
+		next, reply := r.s.Apply(r.index+1, site.Command{ID: forgeyard.MessageID("refused-" + string(why)), By: "R1", At: 1, Body: site.Reject{Authority: a, Reason: why}}.Encode())
+		if j, _ := next.Jobs.Get(a.Job); forgeyard.KindOf(reply.Err()) != forgeyard.Stale || j.Lease.Reason == lease.EndRejected {
+			t.Errorf("%s: %v, and the lease is %s", why, reply.Err(), j.Lease.Reason)
+		}
+	}
+	other := a
+	other.Session = "S0"
+	refused(other, job.RejectWrongSession)
 	r.apply(site.Expire{Job: a.Job, Lease: a.Lease})
+	refused(a, job.RejectExpired)
 	r.want("")
 	r.s = before
 	r.want("accept")
@@ -373,6 +385,9 @@ func TestReject(t *testing.T) {
 		"cpu":      {func(s *job.Spec) { s.Resources.MilliCPU = 3000 }, nil, "reject resource_pressure: 0 of 2000 thousandths of a core are taken, the job asks for 3000"},
 		"disk":     {func(s *job.Spec) { s.Resources.Disk = 200 << 30 }, nil, "reject disk_insufficient: 0 MiB of 102400 MiB of disk are taken, the job asks for 204800 MiB"},
 		"draining": {nil, func(r *rig) { r.in.Refusing = []Refusal{{job.RejectDraining, "this node drains"}} }, "reject draining: this node drains"},
+		"preparation": {nil, func(r *rig) {
+			r.in.Refusing = []Refusal{{job.RejectPreparation, "its store cannot be written to"}}
+		}, "reject internal_preparation_failure: its store cannot be written to"},
 		"full": {nil, func(r *rig) {
 			r.running(r.submit(func(s *job.Spec) { s.Resources.MilliCPU = 100 }))
 			r.running(r.submit(func(s *job.Spec) { s.Resources.MilliCPU = 100 }))

@@ -49,6 +49,7 @@ var seeded = []struct {
 	{"the epoch is not compared", "stale-never-commits", plainWork, 15, func(r *Rules) { r.Apply = takesStale }},
 	{"two epochs may be current", "one-current-epoch", restarting, 3, func(r *Rules) { r.Apply = forgetsLease }},
 	{"a result is taken after the end", "terminal-once", plainWork, 21, func(r *Rules) { r.Apply = writesTwice }},
+	{"a job is forgotten with its end", "nothing-lost", plainWork, 7, func(r *Rules) { r.Apply = forgetsEnded }},
 	{"a repeated request is a new one", "exactly-once", doubling, 3, func(r *Rules) { r.Apply = forgetsRequests }},
 	{"an epoch resumes from leftovers", "committed-checkpoint-only", saving, 5, func(r *Rules) { r.Apply = resumesLeftovers }},
 	{"a rule asks something outside the log", "same-state", saving, 7, func(r *Rules) { r.Apply = impure() }},
@@ -139,6 +140,18 @@ func after(s *site.State, index, term uint64, data []byte, f func(b site.Body, w
 		was, _ := s.Jobs.Get(id)
 		f(c.Body, &was, &is, &out)
 		out.Jobs = out.Jobs.Put(id, is)
+	}
+	return &out, r
+}
+
+// forgetsEnded keeps nothing of a job that has a result.
+func forgetsEnded(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
+	next, r := s.ApplyEntry(index, term, data)
+	out := *next
+	for id, j := range next.Jobs.All() {
+		if j.Status.Terminal() {
+			out.Jobs = out.Jobs.Delete(id)
+		}
 	}
 	return &out, r
 }
