@@ -31,6 +31,9 @@ type Options struct {
 	Owner string
 	// Class says when each object counts as stored. Zero: Durable.
 	Class cas.Class
+	// UID is the user whose every captured file is: who may name a file of another's can link
+	// it to where it is captured with the rights of whoever captures. Zero: anybody's.
+	UID int
 }
 
 const opCapture = "tree capture"
@@ -253,6 +256,9 @@ func (c *capturer) entry(root handle, n *node, i int, name, inside string, depth
 // file opens a regular file and hands it to a worker.
 func (c *capturer) file(root handle, name string, st info, p string, e *cas.Entry) error {
 	size := st.size
+	if c.o.UID != 0 && st.uid != c.o.UID {
+		return invalid(opCapture, p, "is of user %d, a hard link to what was not made here; what is captured here is of user %d", st.uid, c.o.UID)
+	}
 	if size > cas.MaxBlobSize {
 		return forgeyard.Errorf(opCapture, forgeyard.Limit, "%q has %d bytes, the bound for one file is %d", p, size, cas.MaxBlobSize)
 	}

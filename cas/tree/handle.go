@@ -10,6 +10,7 @@ import (
 type info struct {
 	mode fs.FileMode
 	size int64
+	uid  int      // whose it is; -1 where the system has no such numbers
 	id   identity // tells one file from another, in the way of the system
 	// stamp changes when somebody writes to the file, renames or links it, or gives it
 	// other rights. Zero where the system has nothing that cannot be set back.

@@ -120,7 +120,7 @@ func retry(f func() (int, error)) (n int, err error) {
 }
 
 func toInfo(st *unix.Stat_t) info {
-	i := info{size: st.Size, id: identity{uint64(st.Dev), st.Ino}, mode: fs.FileMode(st.Mode & 0o777)}
+	i := info{size: st.Size, uid: int(st.Uid), id: identity{uint64(st.Dev), st.Ino}, mode: fs.FileMode(st.Mode & 0o777)}
 	i.stamp = [...]int64{int64(st.Dev), int64(st.Ino), int64(st.Mode), int64(st.Nlink), int64(st.Uid), int64(st.Gid), st.Size, int64(st.Mtim.Sec), int64(st.Mtim.Nsec), int64(st.Ctim.Sec), int64(st.Ctim.Nsec)}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:

@@ -79,7 +79,9 @@ type identity struct{ st fs.FileInfo }
 
 func (a identity) same(b identity) bool { return os.SameFile(a.st, b.st) }
 
-func toInfo(st fs.FileInfo) info { return info{mode: st.Mode(), size: st.Size(), id: identity{st}} }
+func toInfo(st fs.FileInfo) info {
+	return info{mode: st.Mode(), size: st.Size(), uid: -1, id: identity{st}}
+}
 
 // unlock lets the owner change the directory of that name.
 func (h handle) unlock(name string) error { return h.r.Chmod(name, 0o700) }

@@ -133,6 +133,20 @@ func TestCaptureOutputsRefuses(t *testing.T) {
 // A workload that swaps files, directories and links while its outputs are captured:
 // the capture fails or holds what was declared, and never a byte from outside or of
 // what was not declared.
+// Files of another user than the workload's are not what it made, however they came there.
+func TestCaptureOutputsOfOneUser(t *testing.T) {
+	ctx, s := context.Background(), store(t)
+	dir := lay(t, map[string]string{"f": "x", "d/f": "x"})
+	for _, p := range []string{"f", "d"} {
+		_, err := tree.CaptureOutputs(ctx, s, dir, []string{p}, tree.Options{UID: os.Geteuid() + 1})
+		if forgeyard.KindOf(err) != forgeyard.Invalid {
+			t.Errorf("%s of another user: %v", p, err)
+		}
+	}
+	_, err := tree.CaptureOutputs(ctx, s, dir, []string{"f", "d"}, tree.Options{UID: os.Geteuid()})
+	must(t, err)
+}
+
 func TestCaptureRace(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	outside := t.TempDir()

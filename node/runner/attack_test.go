@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	}
 	dir := os.Getenv(envAttack)
 	if dir == "" {
+		if err := ownNet(); err != nil {
+			fmt.Println("no network of its own:", err)
+		}
 		os.Exit(m.Run())
 	}
 	for _, x := range attacks {

@@ -116,7 +116,7 @@ func (a *Attempt) capture(ctx context.Context) error {
 	}
 	a.outputs = nil
 	if len(paths) > 0 {
-		o := tree.Options{Owner: PinOwner(a.task.Authority.Attempt), Class: cas.Durable, Limits: tree.Limits{MaxFiles: maxOutputFiles, MaxBytes: a.task.Spec.Resources.Disk}}
+		o := tree.Options{Owner: PinOwner(a.task.Authority.Attempt), Class: cas.Durable, UID: a.owner(), Limits: tree.Limits{MaxFiles: maxOutputFiles, MaxBytes: a.task.Spec.Resources.Disk}}
 		got, err := tree.CaptureOutputs(ctx, a.run.cfg.Store, build, paths, o)
 		if err != nil {
 			return err
@@ -126,6 +126,16 @@ func (a *Attempt) capture(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// owner is whose files may be captured, 0: whatever this process can read. A daemon that is root
+// reads files that the workload's user may not, and where the machine lets everybody link
+// everything (fs.protected_hardlinks) these can be linked among the outputs.
+func (a *Attempt) owner() int {
+	if !a.user.Lent() {
+		return 0
+	}
+	return a.user.UID
 }
 
 // pin keeps what the result names; inputs and earlier pieces are let go.

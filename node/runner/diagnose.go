@@ -73,7 +73,7 @@ func (a *Attempt) diagnostic(ctx context.Context, d job.DiagnosticDecl, left *tr
 	if err := a.noSecretIn(ctx, build, []string{d.Path}); err != nil {
 		return g, err
 	}
-	o := tree.Options{Owner: PinOwner(a.task.Authority.Attempt), Class: cas.Durable, Limits: *left}
+	o := tree.Options{Owner: PinOwner(a.task.Authority.Attempt), Class: cas.Durable, UID: a.owner(), Limits: *left}
 	got, err := tree.CaptureOutputs(ctx, a.run.cfg.Store, build, []string{d.Path}, o)
 	if err != nil {
 		return g, err

@@ -33,12 +33,13 @@ const envEscape = "FORGEYARD_TEST_ESCAPE"
 // Its script prints ESCAPED if it got what it was after.
 type escape struct {
 	name   string
-	script string              // what the job runs; empty: call
-	call   func() error        // in the test's own program, run by the job; nil says that it got through
-	strict bool                // only the sandbox promises this (decision 9)
-	change func(*job.Spec)     // of the job
-	ends   job.FailureCategory // how it ends where it is not to pass
-	any    bool                // nobody can say how it ends
+	script string                // what the job runs; empty: call
+	call   func() error          // in the test's own program, run by the job; nil says that it got through
+	strict bool                  // only the sandbox promises this (decision 9)
+	change func(*job.Spec)       // of the job
+	ends   job.FailureCategory   // how it ends where it is not to pass
+	any    bool                  // nobody can say how it ends
+	during func(*yard, *Attempt) // what this machine does once the script said that it waits
 }
 
 func got(script string) string { return "set +e\n(" + script + ") && echo ESCAPED\necho tried" }
@@ -87,6 +88,7 @@ var escapes = []escape{
 	{name: "open disks and memory", script: got(`for d in /dev/mem /dev/kmem /dev/kmsg /dev/port /dev/vda /dev/sda /dev/nvme0n1 /dev/loop0 /dev/loop-control /dev/fuse /dev/kvm; do head -c1 $d && exit 0; done; false`), strict: true},
 	{name: "make a device", script: got(`mknod d b 8 0 && head -c1 d || mknod c c 1 1 && head -c1 c`)},
 	{name: "set-uid program of its own RA-374", script: got(`cp /bin/sh s && chmod 6755 s && ./s -c '[ "$(id -u)" = 0 ]'`)},
+	{name: "set-uid program of root's RA-374", script: `u=$("$SETUID" -u); [ "$u" != 0 ] || echo ESCAPED; echo tried`},
 	{name: "set-uid programs of the host", script: got(`su -c true </dev/null || sudo -n true || pkexec true || mount /dev/null x`)},
 	{name: "capabilities", script: got(`grep -q '^CapEff:.*[1-9a-f]' /proc/self/status || grep -q '^CapBnd:.*[1-9a-f]' /proc/self/status && [ -d /work/source ]`)},
 	{name: "kernel settings", script: got(`echo /tmp/x > /proc/sys/kernel/core_pattern || echo 0 > /proc/sys/kernel/randomize_va_space || echo b > /proc/sysrq-trigger`)},
@@ -100,9 +102,9 @@ var escapes = []escape{
 	{name: "socket of the kernel's ciphers", call: func() error { return socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0) }},
 	{name: "socket to the host of this machine", call: func() error { return socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0) }},
 	{name: "netlink of the firewall", call: func() error { return socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER) }},
-	{name: "cloud metadata address", call: func() error { return dial("tcp", "169.254.169.254:80") }},
+	{name: "cloud metadata address", call: func() error { return dial("tcp", os.Getenv("METADATA")) }},
 	{name: "the host's loopback", call: func() error { return dial("tcp", os.Getenv("TCP")) }},
-	{name: "the world", call: func() error { return dial("udp-answer", "192.0.2.1:53") }},
+	{name: "the world", call: func() error { return dial("udp-answer", world+":53") }},
 	// The kernel.
 	{name: "mount", script: got(`mount -t tmpfs x /tmp || mount --bind / "$FORGEYARD_BUILD_DIR" || umount /work/source || mount -o remount,rw /`)},
 	{name: "mount by the new calls", call: func() error { return raw(unix.SYS_FSOPEN, ptr("tmpfs"), 0) }},
@@ -137,7 +139,9 @@ var escapes = []escape{
 	{name: "output below a link", script: `ln -s /etc dir`, change: gives("dir/passwd"), ends: job.OutputInvalid},
 	{name: "output with a link out of it", script: `mkdir out; ln -s ../../../../../../etc/shadow out/l`, change: gives("out"), ends: job.OutputInvalid},
 	{name: "output that is a pipe", script: `mkfifo out`, change: gives("out"), ends: job.OutputInvalid},
-	{name: "output that is a hard link to a tool", script: got(`ln "$PROGRAM" out`), strict: true},
+	{name: "output that is a hard link it makes", script: `set +e; ln "$KEY" out; ln /etc/shadow out; ln "$PROGRAM" out; echo tried`, change: gives("out"), ends: job.OutputInvalid},
+	{name: "output that is a hard link to a key", script: waits, during: linked("out"), change: gives("out"), ends: job.OutputInvalid},
+	{name: "output with a hard link to a key", script: `mkdir out; ` + waits, during: linked("out/k"), change: gives("out"), ends: job.OutputInvalid},
 	// What uses the machine up.
 	{name: "fork bomb", script: `set +e; f() { f | f & }; f 2>/dev/null; sleep 1; echo tried`, change: small, any: true},
 	{name: "memory bomb", script: `head -c 900m /dev/zero | tail -c 800m >/dev/null`, change: small, ends: job.OutOfMemory},
@@ -149,6 +153,21 @@ var escapes = []escape{
 	{name: "log bomb", script: `head -c 30m /dev/zero; echo tried`, change: narrow, any: true},
 	{name: "daemon that leaves its group RA-218", script: `(setsid sh -c 'setsid sleep 1000 </dev/null >/dev/null 2>&1 &' &) ; sleep 0.2; echo tried`},
 	{name: "tree that cannot be removed", script: `p=$(printf 'xxxxxxxxxxxxxxxx/%.0s' $(seq 200)); mkdir -p $p; : > $p/f; chmod 000 $p; chmod 500 xxxxxxxxxxxxxxxx; chmod 000 "$FORGEYARD_BUILD_DIR"; echo tried`},
+}
+
+// waits ends when the machine did its part.
+const waits = `echo waits; until [ -e go ]; do sleep 0.01; done`
+
+// linked puts a hard link to the node's key into the build folder, as a job can by itself on
+// a machine that lets everybody link everything (fs.protected_hardlinks).
+func linked(name string) func(*yard, *Attempt) {
+	return func(y *yard, a *Attempt) {
+		build := filepath.Join(a.root, executor.BuildDir)
+		if err := errors.Join(os.Link(y.env["KEY"], filepath.Join(build, name)), os.WriteFile(filepath.Join(build, "go"), nil, 0o644)); err != nil {
+			y.t.Error(err)
+			a.Cancel("nothing was linked", true)
+		}
+	}
 }
 
 func gives(path string) func(*job.Spec) {
@@ -223,6 +242,45 @@ func tryEscape(name string) {
 	fmt.Println("no such attempt")
 }
 
+// metadata is where clouds answer with the machine's credentials, and world an address of
+// nobody's (RFC 5737).
+const metadata, world = "169.254.169.254", "192.0.2.1"
+
+const envNet = "FORGEYARD_TEST_NET"
+
+// ownNet goes on in a network namespace in which the metadata address is one of this machine's
+// own, and so is one of the world: that nobody answers a job there says nothing where nobody
+// does at all. It returns where it is there already, or where there is none to be had.
+func ownNet() error {
+	if os.Geteuid() != 0 || os.Getenv(envNet) != "" {
+		return nil
+	}
+	runtime.LockOSThread() // exec makes this thread the only one, with its namespace
+	defer runtime.UnlockOSThread()
+	self, err := os.Executable()
+	if err != nil || unix.Unshare(unix.CLONE_NEWNET) != nil {
+		return err
+	}
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	for name, addr := range map[string]string{"lo": "127.0.0.1", "lo:1": metadata, "lo:2": world} {
+		r, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(r.SetInet4Addr(net.ParseIP(addr).To4()), unix.IoctlIfreq(s, unix.SIOCSIFADDR, r)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		r.SetUint16(unix.IFF_UP)
+		if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, r); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return unix.Exec(self, os.Args, append(os.Environ(), envNet+"=1"))
+}
+
 // yard is a node with secrets and a neighbour.
 type yard struct {
 	*bench
@@ -235,6 +293,9 @@ func newYard(t *testing.T) *yard {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if os.Getenv(envNet) == "" {
+		needs.Lacking(t, "this machine gives no network namespace: nobody would answer as a cloud does")
 	}
 	y := &yard{bench: newBench(t)}
 	program := filepath.Join(y.dir, "bin", "escape")
@@ -253,6 +314,13 @@ func newYard(t *testing.T) *yard {
 	must(os.MkdirAll(identity, 0o700))
 	must(os.Mkdir(filepath.Dir(program), 0o755))
 	must(os.WriteFile(program, b, 0o755))
+	id, err := exec.LookPath("id")
+	must(err)
+	b, err = os.ReadFile(id)
+	must(err)
+	setuid := filepath.Join(filepath.Dir(program), "id")
+	must(os.WriteFile(setuid, b, 0o755))
+	must(os.Chmod(setuid, 0o755|os.ModeSetuid))
 	for _, name := range []string{"node.key", "enrolment"} {
 		must(os.WriteFile(filepath.Join(identity, name), []byte("ESCAPED\n"), 0o600))
 	}
@@ -264,16 +332,16 @@ func newYard(t *testing.T) *yard {
 	y.await(y.victim, "ready")
 	pid := processOf(y.victim)
 	y.env = map[string]string{
-		"PROGRAM": program,
-		"KEY":     filepath.Join(identity, "node.key"), "DATA": filepath.Join(y.dir, "data"), "SOCK": filepath.Join(y.dir, "data", "control.sock"),
+		"PROGRAM": program, "SETUID": setuid,
+		"KEY": filepath.Join(identity, "node.key"), "DATA": filepath.Join(y.dir, "data"), "SOCK": filepath.Join(y.dir, "data", "control.sock"),
 		"ABSTRACT": filepath.Base(y.dir), "AGENT": strconv.Itoa(os.Getpid()), "VICTIM": strconv.Itoa(pid), "LOOT": filepath.Join(y.victim.root, "build", "loot"),
 	}
-	for _, l := range [][2]string{{"unix", y.env["SOCK"]}, {"unix", "@" + y.env["ABSTRACT"]}, {"tcp", "127.0.0.1:0"}} {
+	for _, l := range [][3]string{{"unix", y.env["SOCK"], "SOCK"}, {"unix", "@" + y.env["ABSTRACT"], ""}, {"tcp", "127.0.0.1:0", "TCP"}, {"tcp", metadata + ":80", "METADATA"}} {
 		ln, err := net.Listen(l[0], l[1])
 		must(err)
 		t.Cleanup(func() { ln.Close() })
-		if l[0] == "tcp" {
-			y.env["TCP"] = ln.Addr().String()
+		if l[2] != "" {
+			y.env[l[2]] = ln.Addr().String()
 		}
 	}
 	must(os.Chmod(y.env["SOCK"], 0o600))
@@ -295,7 +363,12 @@ func (y *yard) try(t *testing.T, x escape, in job.Sandbox) {
 	if x.change != nil {
 		x.change(&s)
 	}
-	res, _, a := y.run(s)
+	a := y.start(task(s))
+	if x.during != nil {
+		y.await(a, "waits")
+		x.during(y, a)
+	}
+	res, _ := y.wait(a)
 	said := y.text(a)
 	switch {
 	case strings.Contains(y.stdout(a), "ESCAPED"):
@@ -346,7 +419,7 @@ func of(t *testing.T, uid int) (pids []string) {
 // clean runs a job that does nothing wrong, and looks after the neighbour.
 func (y *yard) clean(t *testing.T, in job.Sandbox) {
 	t.Helper()
-	s := spec("ls; echo fine > out; cat out")
+	s := spec("ls; echo fine > f; ln f out; cat out") // a hard link of its own is an output like any
 	s.Sandbox, s.Outputs = in, []job.OutputDecl{{Path: "out"}}
 	res, _, a := y.run(s)
 	if res.Outcome != job.OutcomeDone || len(res.Outputs) != 1 || y.stdout(a) != "fine\n" {
@@ -400,22 +473,27 @@ func TestEscapesGetOut(t *testing.T) {
 		"read the node's environment", "list the node's descriptors", "signal the node", "read another workspace RA-367 RA-454", "read another job's environment",
 		"read the shadow file RA-368", "mount", "user namespace", "raw socket", "packet socket", "talk to the control socket RA-370", "talk to a nameless socket of the host",
 		"the host's loopback", "mount by the new calls", "page faults of its own", "requests by ring", "count the kernel's events", "keys",
+		"cloud metadata address", "the world",
 	} {
 		if !y.getsOut(t, name) {
 			t.Errorf("%s gets nothing where nothing stands in its way", name)
 		}
 	}
+	if !y.getsOut(t, "set-uid program of root's RA-374", "setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups") {
+		t.Error("the set-uid program gives nobody anything")
+	}
 }
 
-// getsOut makes an attempt as root, with mounts of its own so that this machine keeps its.
-func (y *yard) getsOut(t *testing.T, name string) bool {
+// getsOut makes an attempt as root, or by way of a program, with mounts of its own so that this machine keeps its.
+func (y *yard) getsOut(t *testing.T, name string, as ...string) bool {
 	t.Helper()
 	i := slices.IndexFunc(escapes, func(x escape) bool { return x.name == name })
 	script := escapes[i].script
 	if script == "" {
 		script = `exec "$PROGRAM"`
 	}
-	c := exec.Command("unshare", "-m", "/bin/sh", "-c", script)
+	argv := append(append([]string{"-m"}, as...), "/bin/sh", "-c", script)
+	c := exec.Command("unshare", argv...)
 	c.Dir, c.Env = t.TempDir(), append(os.Environ(), envEscape+"="+name)
 	for k, v := range y.env {
 		c.Env = append(c.Env, k+"="+v)
