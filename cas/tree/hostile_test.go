@@ -130,9 +130,6 @@ func TestCaptureOutputsRefuses(t *testing.T) {
 	}
 }
 
-// A workload that swaps files, directories and links while its outputs are captured:
-// the capture fails or holds what was declared, and never a byte from outside or of
-// what was not declared.
 // Files of another user than the workload's are not what it made, however they came there.
 func TestCaptureOutputsOfOneUser(t *testing.T) {
 	ctx, s := context.Background(), store(t)
@@ -147,6 +144,9 @@ func TestCaptureOutputsOfOneUser(t *testing.T) {
 	must(t, err)
 }
 
+// A workload that swaps files, directories and links while its outputs are captured:
+// the capture fails or holds what was declared, and never a byte from outside or of
+// what was not declared.
 func TestCaptureRace(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	outside := t.TempDir()

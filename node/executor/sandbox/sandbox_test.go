@@ -177,6 +177,27 @@ func TestInside(t *testing.T) {
 	}
 }
 
+// Every kind of namespace is another than this test's, a machine's control groups among them.
+func TestNamespaces(t *testing.T) {
+	b := exectest.New(t, fresh(t))
+	kinds := []string{"ipc", "uts", "cgroup", "pid", "net", "user", "mnt"}
+	r := b.MustStart("for n in " + strings.Join(kinds, " ") + "; do readlink /proc/self/ns/$n; done")
+	b.Finish(r)
+	inside := strings.Fields(r.Out.String())
+	if len(inside) != len(kinds) {
+		t.Fatalf("%q %q", r.Out, r.Err)
+	}
+	for i, n := range kinds {
+		host, err := os.Readlink("/proc/self/ns/" + n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(inside[i], n+":[") || inside[i] == host {
+			t.Errorf("%s is %s inside, %s outside", n, inside[i], host)
+		}
+	}
+}
+
 // RA-185: tools that the node shows to its sandboxes can be run and not be changed.
 func TestExtraBindsAndDevices(t *testing.T) {
 	dir := t.TempDir() // 0700: the dedicated user cannot pass through it
@@ -235,7 +256,7 @@ func TestRootless(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c := exec.Command("setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups", bin, "-test.run", "^(TestConformance|TestAttacks|TestInside|TestExtraBindsAndDevices)$")
+	c := exec.Command("setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups", bin, "-test.run", "^(TestConformance|TestAttacks|TestInside|TestNamespaces|TestExtraBindsAndDevices)$")
 	c.Dir = "/"
 	c.Env = []string{"PATH=/usr/bin:/bin", "HOME=/", "TMPDIR=/tmp"}
 	out, err := c.CombinedOutput()
