@@ -2,13 +2,18 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"connectrpc.com/connect"
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
@@ -205,5 +210,74 @@ func TestPackedLog(t *testing.T) {
 			t.Errorf("%v; it begins with %q and ends with %q", err, got.String()[:60], got.String()[max(0, got.Len()-60):])
 		}
 		aside(j.Attempt, j.Epoch, 0, "a follower reads it again\n")
+	}
+}
+
+// RA-054: who reads a log by way of another node, is cut off and goes on after the last number that
+// came gets what follows and nothing twice: cut where the store has it, and cut where only its
+// runner does.
+func TestLogGoesOnAfterACut(t *testing.T) {
+	site := makeSite(t, 2)
+	one, two := site[0], site[1]
+	one.wait("both online", func() bool { return two.node.State() == StateOnline })
+	if _, err := one.node.Drain(t.Context(), &forgeyardv1.DrainRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	const script = "pad=$(head -c 900 /dev/zero | tr '\\\\0' x); i=0; while [ $i -lt 2500 ]; do echo $i $pad; i=$((i+1)); done; until [ -e go ]; do sleep 0.05; echo $i; i=$((i+1)); done; echo last"
+	_, id := one.submit(strings.NewReplacer("echo hello from $FORGEYARD_EPOCH", script).Replace(helloJob))
+	saved := func() uint64 {
+		j, _ := one.node.replica.State().Jobs.Get(forgeyard.JobID(id))
+		return j.LogSeq
+	}
+	one.wait("some of it is in the store", func() bool { return saved() > 2 })
+	var got strings.Builder
+	last := uint64(0)
+	read := func(cut func() bool) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		st, err := one.jobs().Log(ctx, connect.NewRequest(&forgeyardv1.LogRequest{JobId: id, Follow: true, After: last}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for st.Receive() {
+			f := st.Msg()
+			if f.Seq != last+1 {
+				t.Fatalf("frame %d follows %d", f.Seq, last)
+			}
+			if last = f.Seq; f.Stream == spool.Stdout.String() {
+				got.Write(f.Data)
+			}
+			if cut() {
+				return
+			}
+		}
+		if err := st.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read(func() bool { return last >= saved()/2 })
+	read(func() bool { return last > saved() })
+	for range 2 {
+		from := last
+		read(func() bool { return last > from })
+	}
+	spaces, err := filepath.Glob(filepath.Join(two.dir, dirWorkspaces, "*", "build"))
+	if err != nil || len(spaces) != 1 {
+		t.Fatalf("%v %v", spaces, err)
+	}
+	if err := os.WriteFile(filepath.Join(spaces[0], "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	read(func() bool { return false })
+	next := 0
+	for line := range strings.Lines(got.String()) {
+		if n, _, _ := strings.Cut(strings.TrimSpace(line), " "); n != strconv.Itoa(next) && n != "last" {
+			t.Fatalf("line %.20q where %d is due", line, next)
+		}
+		next++
+	}
+	if next <= 2500 || !strings.HasSuffix(got.String(), "\nlast\n") {
+		t.Errorf("%d lines", next)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
@@ -316,6 +317,42 @@ func TestEventsOfOneMoment(t *testing.T) {
 			if leaseFirst(lease, e) != want {
 				t.Errorf("%+v: %v", e, !want)
 			}
+		}
+	}
+}
+
+// E30: where a result is on its way is shown beside what it says, and changes nothing of that: a
+// job that passed has passed while its outputs or the word of it are still pending.
+func TestDeliveryOfAResult(t *testing.T) {
+	ends := func(r job.Result) func(w *told) {
+		return func(w *told) { w.must(site.Complete{Authority: w.runs(), Message: "m", Result: r}) }
+	}
+	passed := job.Result{Outcome: job.OutcomeDone}
+	delegated := func(w *told, queued bool) {
+		ends(passed)(w)
+		j := w.job()
+		j.Grant = &lease.Grant{ID: "G"}
+		w.s.Jobs, w.s.Uplink.State = w.s.Jobs.Put(j.ID, j), lease.Offline
+		if queued {
+			w.s.Outbox = w.s.Outbox.Put(site.SeqKey(1), site.Record{Seq: 1, Kind: site.RecordOutcome, Grant: "G"})
+		}
+	}
+	for name, c := range map[string]struct {
+		decide func(w *told)
+		status job.Status
+		want   string
+	}{
+		"runs":                  {func(w *told) { w.runs() }, job.Running, ""},
+		"steps done, uploading": {func(w *told) { w.must(site.Phase{Authority: w.runs(), Phase: job.PhaseUploading}) }, job.Running, "uploading"},
+		"copied as asked":       {ends(passed), job.Done, "here"},
+		"too few copies":        {ends(job.Result{Outcome: job.OutcomeDone, Short: true}), job.Done, "short"},
+		"cut off":               {func(w *told) { delegated(w, true) }, job.Done, "pending"},
+		"the central one knows": {func(w *told) { delegated(w, false) }, job.Done, "acknowledged"},
+	} {
+		w := newTold(t, nil)
+		c.decide(w)
+		if v := Job(w.s, w.job(), false); v.Delivery != c.want || v.Status != string(c.status) {
+			t.Errorf("%s: %s, delivery %q and not %q", name, v.Status, v.Delivery, c.want)
 		}
 	}
 }

@@ -3,11 +3,15 @@ package runner
 import (
 	"bytes"
 	"context"
+	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +22,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
 	"github.com/forgeyard/forgeyard-node/node/runner/redact"
+	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 )
 
 // vault is a provider that remembers what it gave.
@@ -88,11 +93,16 @@ func (apart) Users() *users.Pool {
 func TestSecrets(t *testing.T) {
 	v := &vault{values: map[string]string{"prod/pin": pinValue + "\n", "KEY": keyValue}}
 	var node bytes.Buffer
-	b := newBench(t, withVault(v), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&node, nil)) })
+	var stored *reader
+	b := newBench(t, withVault(v), func(c *Config) {
+		stored = &reader{Store: c.Store}
+		c.Log, c.Store, c.PackLogs = slog.New(slog.NewTextHandler(&node, nil)), stored, func() bool { return true }
+	})
 	if !b.strict() {
 		needs.Lacking(t, "no sandbox on this machine: a secret as a file needs one")
 	}
 	s := secretSpec(
+		`i=0; while [ $i -lt 200 ]; do echo "a line before the pin $PIN"; i=$((i+1)); done`, // worth packing
 		`echo ${#PIN}; grep -c MIIE "$FORGEYARD_SECRETS_DIR/key.pem"; stat -c %a /work/secrets/key.pem`,
 		`printf %s "$PIN"; echo; printf "$PIN" | base64; cat /work/secrets/key.pem >&2; printf 9f2-hunt; sleep 0.2; echo er-2-9f2 end`,
 		`( echo > /work/secrets/key.pem ) 2>/dev/null || echo "cannot change it"; for p in 1 2 self; do tr '\0' '\n' < /proc/$p/cmdline | grep -c "$PIN" || true; done; echo made > out`,
@@ -119,6 +129,21 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("a value is in the %s:\n%s", what, has)
 		}
 	}
+	// Small objects are packed inside the store's index, and parts of a log in themselves: raw files
+	// show neither.
+	packed := 0
+	for _, raw := range stored.got {
+		said := unpackedLog(raw)
+		if said != nil && bytes.HasPrefix(raw, []byte("FYLOG\x00\x02")) {
+			packed++
+		}
+		if holdsValue(raw) || holdsValue(said) {
+			t.Errorf("a value is in the store: %q", raw)
+		}
+	}
+	if packed == 0 || len(stored.got) <= packed {
+		t.Errorf("%d objects were stored, %d of them packed parts of the log", len(stored.got), packed)
+	}
 	found := 0
 	err := filepath.WalkDir(b.dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -126,7 +151,7 @@ func TestSecrets(t *testing.T) {
 		}
 		raw, err := os.ReadFile(p)
 		found++
-		if bytes.Contains(raw, []byte("hunter-2")) || bytes.Contains(raw, []byte("MIIEvQ")) {
+		if holdsValue(raw) {
 			t.Errorf("a value is in %s", p)
 		}
 		return err
@@ -134,6 +159,40 @@ func TestSecrets(t *testing.T) {
 	if err != nil || found == 0 {
 		t.Fatalf("%d files were read: %v", found, err)
 	}
+}
+
+func holdsValue(b []byte) bool {
+	return bytes.Contains(b, []byte("hunter-2")) || bytes.Contains(b, []byte("MIIEvQ"))
+}
+
+// reader is a store that keeps what it was given, to be read.
+type reader struct {
+	cas.Store
+	mu  sync.Mutex
+	got [][]byte
+}
+
+func (s *reader) Put(ctx context.Context, r io.Reader, o cas.PutOptions) (cas.Ref, error) {
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return cas.Ref{}, err
+	}
+	s.mu.Lock()
+	s.got = append(s.got, b)
+	s.mu.Unlock()
+	return s.Store.Put(ctx, bytes.NewReader(b), o)
+}
+
+// unpackedLog is what a part of a log says, all frames of a stream one after the other; nil: it is none.
+func unpackedLog(raw []byte) []byte {
+	said := map[spool.Stream][]byte{}
+	for f, err := range spool.DecodeFrames(bytes.NewReader(raw)) {
+		if err != nil {
+			return nil
+		}
+		said[f.Stream] = append(said[f.Stream], f.Bytes...)
+	}
+	return slices.Concat(slices.Collect(maps.Values(said))...)
 }
 
 // A value in what would be stored ends the attempt, and nothing of it is stored (RA-222).
