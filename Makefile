@@ -128,6 +128,10 @@ soak: build ## fresh seeds of nets 2 and 3, the end-to-end suite and ten minutes
 	@scripts/setup.sh soak
 	FORGEYARD_BIN=$(CURDIR)/bin scripts/soak.sh
 
+.PHONY: leaks
+leaks: build ## 1,000 attempts of all kinds and ends, after which a daemon has what it had before (root; make e2e has 200 of them)
+	FORGEYARD_BIN=$(CURDIR)/bin go test ./e2e -count=1 -timeout 30m -v -run '^TestNothingLeaks$$' -args -long
+
 .PHONY: generate
 generate: ## the Go code of api/forgeyard/v1/*.proto
 	scripts/setup.sh generate

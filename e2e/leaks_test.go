@@ -67,11 +67,10 @@ type hoard struct {
 	number   int
 }
 
-// held is what the node's daemon has at one moment, beside what its log and its store have
-// grown by.
+// held is what the node's daemon has at one moment. Sockets are all descriptors that no file has.
 type held struct {
-	Children, Sockets, Mounts, Routines int
-	RSS                                 int64
+	Children, Sockets, Files, Mounts, Routines int
+	RSS                                        int64
 }
 
 // After 1,000 attempts (200 unless -long), and 64 at once after them, of both executors and
@@ -87,7 +86,7 @@ func TestNothingLeaks(t *testing.T) {
 		row = 1000
 	}
 	h.run(atOnce, atOnce) // what the first of a kind makes stays: pools, caches, connections
-	before := h.settled(held{Children: 1 << 20, Sockets: 1 << 20, Mounts: 1 << 20, Routines: 1 << 20, RSS: 1 << 40})
+	before := h.settled(held{Children: 1 << 20, Sockets: 1 << 20, Files: 1 << 20, Mounts: 1 << 20, Routines: 1 << 20, RSS: 1 << 40})
 	began := time.Now()
 	h.run(row, inFlight)
 	h.run(atOnce, atOnce)
@@ -245,14 +244,14 @@ func (h *hoard) settled(than held) (now held) {
 	return now
 }
 
-// within says what there is too much of. A connection more or less, or the routine of a timer,
-// comes and goes by itself; one of every twenty attempts would not.
+// within says what there is too much of. A connection more or less, a file that is just read, or
+// the routine of a timer, comes and goes by itself; one of every twenty attempts would not.
 func (n held) within(than held) error {
 	const by = 8
 	switch {
 	case n.Children > than.Children || n.Mounts > than.Mounts:
 		return fmt.Errorf("%+v, before it was %+v", n, than)
-	case n.Sockets > than.Sockets+by || n.Routines > than.Routines+by:
+	case n.Sockets > than.Sockets+by || n.Files > than.Files+by || n.Routines > than.Routines+by:
 		return fmt.Errorf("%+v, before it was %+v", n, than)
 	case n.RSS > than.RSS+than.RSS/10:
 		return fmt.Errorf("%+v: more than a tenth above %+v", n, than)
@@ -342,6 +341,17 @@ func (h *hoard) open() (out []string) {
 	return out
 }
 
+// grows says that a file is one of those that are more the more they hold, and are open as long
+// as they are there: the segments of the log, and the tables of the store's index.
+func (h *hoard) grows(file string) bool {
+	for _, kind := range []string{"raft/wal/*.wal", "cas/index/*.sst"} {
+		if ok, _ := filepath.Match(filepath.Join(h.node.Dir, kind), file); ok { // the patterns are right
+			return true
+		}
+	}
+	return false
+}
+
 var (
 	routines = regexp.MustCompile(`(?m)^go_goroutines ([0-9]+)`)
 	resident = regexp.MustCompile(`(?m)^VmRSS:\s+([0-9]+) kB`)
@@ -351,8 +361,11 @@ var (
 func (h *hoard) count(ctx context.Context) (n held, err error) {
 	pid := h.node.Daemon.PID
 	for _, to := range h.open() {
-		if !strings.HasPrefix(to, "/") { // the files of its log and its store grow with what they hold
+		switch {
+		case !strings.HasPrefix(to, "/"):
 			n.Sockets++
+		case !h.grows(to):
+			n.Files++
 		}
 	}
 	if n.Children, err = children(pid); err != nil {
