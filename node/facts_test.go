@@ -54,6 +54,11 @@ func TestFactsAreMeasured(t *testing.T) {
 	if f = n.lookAtFacts(ctx); f.StoreFree != 64<<20 {
 		t.Errorf("with something to evict: %d", f.StoreFree)
 	}
+	disk.free = 1 << 20
+	if u, err := n.store.Usage(ctx); err != nil || u.Bytes-u.Pinned < size || n.lookAtFacts(ctx).StoreFree != disk.free+u.Bytes-u.Pinned {
+		t.Errorf("with something to evict on a narrow disk: %d; %+v, %v", n.lookAtFacts(ctx).StoreFree, u, err)
+	}
+	disk.free = 1 << 40
 	if err := n.store.Pin(ctx, cas.Pin{Owner: "person/ana", Roots: []forgeyard.Digest{ref.Digest}}); err != nil {
 		t.Fatal(err)
 	}
