@@ -3,6 +3,8 @@
 package cgroup
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -78,6 +80,55 @@ func TestDetectV2PassesControllersDown(t *testing.T) {
 	is("150000 100000", "a-1", "cpu.max")
 	is("25", "cpu.weight")
 	is("default 25", "io.weight")
+}
+
+// The same in version 1, where each controller has a tree of its own.
+func TestLimitsV1(t *testing.T) {
+	dir := t.TempDir()
+	mounts, own := "", ""
+	for i, c := range []string{"memory", "pids", "cpu,cpuacct", "freezer"} {
+		if err := os.MkdirAll(filepath.Join(dir, c, "svc"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		mounts += fmt.Sprintf("%d 1 0:%d / %s rw - cgroup cgroup rw,%s\n", 30+i, i, filepath.Join(dir, c), c)
+		own += fmt.Sprintf("%d:%s:/svc\n", i+1, c)
+	}
+	swap := filepath.Join(dir, "memory", "svc", "forgeyard", "a-1", "memory.memsw.limit_in_bytes") // a kernel that counts swap
+	if err := errors.Join(os.MkdirAll(filepath.Dir(swap), 0o755), os.WriteFile(swap, nil, 0o644),
+		os.WriteFile(filepath.Join(dir, "mi"), []byte(mounts), 0o644), os.WriteFile(filepath.Join(dir, "own"), []byte(own), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	h, err := Detect(Options{MountInfo: filepath.Join(dir, "mi"), Own: filepath.Join(dir, "own")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Enforces(); len(got) != 3 {
+		t.Errorf("enforces %v (%s)", got, h.Describe())
+	}
+	if _, err := h.Create("a-1", executor.Limits{MilliCPU: 1500, Memory: 64 << 20, Pids: 32}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Create("a-2", executor.Limits{MilliCPU: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]string{
+		"memory/svc/forgeyard/a-1/memory.limit_in_bytes": "67108864", "memory/svc/forgeyard/a-1/memory.memsw.limit_in_bytes": "67108864",
+		"pids/svc/forgeyard/a-1/pids.max":                 "32",
+		"cpu,cpuacct/svc/forgeyard/a-1/cpu.cfs_quota_us":  "150000",
+		"cpu,cpuacct/svc/forgeyard/a-1/cpu.cfs_period_us": "100000",
+		"cpu,cpuacct/svc/forgeyard/a-2/cpu.cfs_quota_us":  "1000", // the kernel takes no less
+		"cpu,cpuacct/svc/forgeyard/cpu.shares":            "256",
+	} {
+		if b, err := os.ReadFile(filepath.Join(dir, at)); err != nil || string(b) != want {
+			t.Errorf("%s has %q, want %q: %v", at, b, want, err)
+		}
+	}
+	// What nobody asked for is not bounded, and where swap is not counted nothing is said of it.
+	for _, at := range []string{"memory/svc/forgeyard/a-2/memory.limit_in_bytes", "memory/svc/forgeyard/a-2/memory.memsw.limit_in_bytes", "pids/svc/forgeyard/a-2/pids.max"} {
+		if _, err := os.Stat(filepath.Join(dir, at)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
 }
 
 func TestNothingHere(t *testing.T) {

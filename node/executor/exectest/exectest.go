@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
@@ -184,7 +185,7 @@ func Test(t *testing.T, fresh func(t *testing.T) executor.Executor) {
 	for name, f := range map[string]func(*testing.T, *Bench){
 		"probe": probe, "exit codes": exitCodes, "signal end": signalEnd, "environment is the request's RA-210": environment,
 		"output and folders": output, "E18 daemons die": daemons, "respawning tree": respawn, "signals": signals,
-		"no such program": noProgram, "bad requests": badRequests, "limits RA-020": limits, "reap": reap,
+		"no such program": noProgram, "bad requests": badRequests, "limits RA-020": limits, "limit of processors RA-020": cpuLimit, "reap": reap,
 		"blocked writer": blockedWriter, "use": use, "one run per id E18": sameID,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, New(t, fresh(t))) })
@@ -376,6 +377,31 @@ func limits(t *testing.T, b *Bench) {
 	r := b.MustStart("i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; echo done", all)
 	if x := b.Finish(r); x.Code == 0 {
 		t.Errorf("40 processes in a group of 24 gave %+v: %q", x, r.Out)
+	}
+}
+
+// cpuLimit: a tree that would take a whole core gets the tenth of one that it asked for. Load of
+// others makes its time on the clock longer only.
+func cpuLimit(t *testing.T, b *Bench) {
+	c, err := b.Exec.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(c.Limits, "cpu") {
+		if _, err := b.Start("exit 0", func(r *executor.Request) { r.Limits.MilliCPU = 100 }); forgeyard.KindOf(err) != forgeyard.Invalid {
+			t.Errorf("a limit that does not hold was taken: %v", err)
+		}
+		if os.Geteuid() == 0 && !strings.Contains(c.Version, "switched off") {
+			needs.Lacking(t, "processor time is not bounded here: %s", c.Version)
+		}
+		t.Logf("processor time is not bounded here: %s", c.Version)
+		return
+	}
+	began := time.Now()
+	x := b.Finish(b.MustStart("i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done", func(r *executor.Request) { r.Limits.MilliCPU = 100 }))
+	took := time.Since(began)
+	if x.Code != 0 || x.CPU < 20*time.Millisecond || took < 5*x.CPU {
+		t.Errorf("a tenth of a core gave %v of its time in %v: %+v", x.CPU, took, x)
 	}
 }
 
