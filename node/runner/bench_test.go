@@ -34,6 +34,9 @@ const patience = 60 * time.Second
 // TestRecover has its parent's.
 var attemptID = forgeyard.AttemptID(cmp.Or(os.Getenv(envAttempt), forgeyard.DeriveULID(time.Now(), uint64(os.Getpid()), 0)))
 
+// victimID is that of the neighbour which others are after, and as much this run's alone.
+var victimID = "victim-" + attemptID
+
 const envAttempt = "FORGEYARD_TEST_ATTEMPT"
 
 // bench is a runner over real executors and a real store. It builds workspaces, as the rig

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -64,10 +63,9 @@ var escapes = []escape{
 		_, err := unix.ProcessVMReadv(agent(), []unix.Iovec{{Base: &b[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
 		return err
 	}},
-	{name: "trace the node", call: func() error {
-		runtime.LockOSThread()
-		return syscall.PtraceAttach(agent())
-	}},
+	{name: "trace the node", call: func() error { return traces(agent()) }},
+	{name: "trace the neighbour", call: func() error { return traces(victim()) }},
+	{name: "read the neighbour's memory", call: func() error { return openFor(fmt.Sprintf("/proc/%d/mem", victim()), unix.O_RDONLY) }},
 	{name: "take a descriptor of the node", call: func() error { return stolen(agent()) }},
 	{name: "signal the node", script: got(`kill -0 $AGENT || kill -WINCH $AGENT`)},
 	{name: "signal everybody", script: "trap '' USR1\n" + got(`kill -USR1 -1; false`)}, // the victim says if it was hit
@@ -87,7 +85,7 @@ var escapes = []escape{
 	{name: "change the sources", script: got(`touch "$FORGEYARD_SOURCE_DIR/x" || chmod 777 "$FORGEYARD_SOURCE_DIR"`)},
 	{name: "replace the runner's files", script: got(`mv "$FORGEYARD_SOURCE_DIR/../ctl/inbox" "$FORGEYARD_SOURCE_DIR/../ctl/x" || touch "$FORGEYARD_SOURCE_DIR/../bin/x" || touch "$FORGEYARD_SOURCE_DIR/../restore/x"`)},
 	{name: "open disks and memory", script: got(`for d in /dev/mem /dev/kmem /dev/kmsg /dev/port /dev/vda /dev/sda /dev/nvme0n1 /dev/loop0 /dev/loop-control /dev/fuse /dev/kvm; do head -c1 $d && exit 0; done; false`), strict: true},
-	{name: "make a device", script: got(`mknod d b 8 0 && head -c1 d || mknod c c 1 1 && head -c1 c`)},
+	{name: "make a device", script: got(`mknod c c 1 5 && head -c1 c || mknod d b 8 0`)},
 	{name: "set-uid program of its own RA-374", script: got(`cp /bin/sh s && chmod 6755 s && ./s -c '[ "$(id -u)" = 0 ]'`)},
 	{name: "set-uid program of root's RA-374", script: `u=$("$SETUID" -u); [ "$u" != 0 ] || echo ESCAPED; echo tried`},
 	{name: "set-uid programs of the host", script: got(`su -c true </dev/null || sudo -n true || pkexec true || mount /dev/null x`)},
@@ -144,13 +142,13 @@ var escapes = []escape{
 	{name: "output that is a hard link to a key", script: waits, during: linked("out"), change: gives("out"), ends: job.OutputInvalid},
 	{name: "output with a hard link to a key", script: `mkdir out; ` + waits, during: linked("out/k"), change: gives("out"), ends: job.OutputInvalid},
 	// What uses the machine up.
-	{name: "fork bomb", script: `set +e; f() { f | f & }; f 2>/dev/null; sleep 1; echo tried`, change: small, any: true},
+	{name: "fork bomb", script: `f() { f | f & }; (f) 2>/dev/null & echo waits; exec sleep 1000`, change: small, any: true, during: hitsPids},
 	{name: "memory bomb", script: `head -c 900m /dev/zero | tail -c 800m >/dev/null`, change: small, ends: job.OutOfMemory},
-	{name: "memory bomb in a folder", script: got(`head -c 900m /dev/zero > /dev/shm/x`), change: small, strict: true, ends: job.OutOfMemory},
+	{name: "memory bomb in a folder", script: got(`head -c 900m /dev/zero > "/dev/shm/$BOMB"`), change: small, ends: job.OutOfMemory},
 	{name: "disk bomb RA-132", script: `head -c 100m /dev/zero > big; exec sleep 1000`, change: narrow, ends: job.DiskFull},
 	{name: "disk bomb without a name", script: `exec 3>big; rm big; head -c 100m /dev/zero >&3; exec sleep 1000`, change: narrow, ends: job.DiskFull},
 	{name: "bomb of folders", script: `p=$(printf 'x/%.0s' $(seq 600)); mkdir -p $p; exec sleep 1000`, change: narrow, ends: job.DiskFull},
-	{name: "inode bomb", script: `seq 70000 | xargs touch`, strict: true, change: narrow, ends: job.DiskFull},
+	{name: "inode bomb", script: `seq 70000 | xargs touch`, change: narrow, ends: job.DiskFull},
 	{name: "log bomb", script: `head -c 30m /dev/zero; echo tried`, change: narrow, any: true},
 	{name: "daemon that leaves its group RA-218", script: `(setsid sh -c 'setsid sleep 1000 </dev/null >/dev/null 2>&1 &' &) ; sleep 0.2; echo tried`},
 	{name: "tree that cannot be removed", script: `p=$(printf 'xxxxxxxxxxxxxxxx/%.0s' $(seq 200)); mkdir -p $p; : > $p/f; chmod 000 $p; chmod 500 xxxxxxxxxxxxxxxx; chmod 000 "$FORGEYARD_BUILD_DIR"; echo tried`},
@@ -179,7 +177,31 @@ func small(s *job.Spec) { s.Resources.Memory, s.Resources.Pids = 64<<20, 32 }
 
 func narrow(s *job.Spec) { s.Resources.Disk = 20 << 20 }
 
-func agent() int { pid, _ := strconv.Atoi(os.Getenv("AGENT")); return pid }
+func agent() int { return number("AGENT") }
+
+func victim() int { return number("VICTIM") }
+
+func number(env string) int { n, _ := strconv.Atoi(os.Getenv(env)); return n }
+
+// traces asks for the right that every kind of tracing needs, and stops nobody.
+func traces(pid int) error {
+	runtime.LockOSThread()
+	return unix.PtraceSeize(pid)
+}
+
+// hitsPids waits until the kernel refused the job a process for its bound, and ends it.
+func hitsPids(y *yard, a *Attempt) {
+	defer a.Cancel("the bomb went off", true)
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for _, d := range a.exec.Named(a.id).Cgroups {
+			b, err := os.ReadFile(filepath.Join(d, "pids.events"))
+			if n, ok := strings.CutPrefix(strings.TrimSpace(string(b)), "max "); err == nil && ok && n != "0" {
+				return
+			}
+		}
+	}
+	y.t.Errorf("no process was refused: %v", a.exec.Named(a.id).Cgroups)
+}
 
 // raw makes a call as it is, past every library. The kernel checks arguments after the filter:
 // an error that is not the filter's says that the kernel was reached.
@@ -328,12 +350,12 @@ func newYard(t *testing.T) *yard {
 	s := spec("trap 'echo ESCAPED' USR1; echo TREASURE > loot; echo ready; while :; do sleep 1; done")
 	s.Sandbox, s.Env, s.Timeouts.Run = job.SandboxStrict, map[string]string{"HOARD": "JEWELS"}, 10*patience
 	tk := task(s)
-	tk.Authority.Attempt = "victim"
+	tk.Authority.Attempt = victimID
 	y.victim = y.start(tk)
 	y.await(y.victim, "ready")
 	pid := processOf(y.victim)
 	y.env = map[string]string{
-		"PROGRAM": program, "SETUID": setuid,
+		"PROGRAM": program, "SETUID": setuid, "BOMB": filepath.Base(y.dir) + ".bomb",
 		"KEY": filepath.Join(identity, "node.key"), "DATA": filepath.Join(y.dir, "data"), "SOCK": filepath.Join(y.dir, "data", "control.sock"),
 		"ABSTRACT": filepath.Base(y.dir), "AGENT": strconv.Itoa(os.Getpid()), "VICTIM": strconv.Itoa(pid), "LOOT": filepath.Join(y.victim.root, "build", "loot"),
 	}
@@ -349,6 +371,7 @@ func newYard(t *testing.T) *yard {
 	shm, err := os.CreateTemp("/dev/shm", "fyrun-")
 	must(err)
 	t.Cleanup(func() { shm.Close(); os.Remove(shm.Name()) })
+	t.Cleanup(func() { os.Remove("/dev/shm/" + y.env["BOMB"]) }) // the process executor shows the machine's own folder
 	segment, err := unix.SysvShmGet(unix.IPC_PRIVATE, os.Getpagesize(), 0o666)
 	must(err)
 	t.Cleanup(func() { _, _ = unix.SysvShmCtl(segment, unix.IPC_RMID, nil) })
@@ -481,6 +504,8 @@ func TestEscapesGetOut(t *testing.T) {
 		"read the shadow file RA-368", "mount", "user namespace", "raw socket", "packet socket", "talk to the control socket RA-370", "talk to a nameless socket of the host",
 		"the host's loopback", "mount by the new calls", "page faults of its own", "requests by ring", "count the kernel's events", "keys",
 		"cloud metadata address", "the world", "find shared memory of others", "find shared segments of others",
+		"trace the node", "trace the neighbour", "read the neighbour's memory", "read the node's memory", "copy the node's memory", "take a descriptor of the node",
+		"make a device", "open disks and memory",
 	} {
 		if !y.getsOut(t, name) {
 			t.Errorf("%s gets nothing where nothing stands in its way", name)

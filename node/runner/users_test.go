@@ -63,7 +63,7 @@ func rob(t *testing.T, cfg users.Config, victim, thief job.Sandbox) (out string,
 	s := spec("echo TREASURE > loot; echo ready; exec sleep 1000")
 	s.Sandbox, s.Env = victim, map[string]string{"HOARD": "JEWELS"}
 	tk := task(s)
-	tk.Authority.Attempt = "victim"
+	tk.Authority.Attempt = victimID
 	a := b.start(tk)
 	b.await(a, "ready")
 	pid := processOf(a)
