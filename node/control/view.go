@@ -89,7 +89,11 @@ func Job(s *site.State, j site.Job, long bool) *forgeyardv1.Job {
 	}
 	if j.Grant != nil {
 		v.GrantId, v.HardEnd = string(j.Grant.ID), stamp(j.Grant.End)
-		v.AuthorityLeft = durationpb.New(max(0, j.Grant.Left(s.Uplink, s.Uplink.Used)))
+		left := max(0, j.Grant.Left(s.Uplink, s.Uplink.Used))
+		if j.Status.Terminal() {
+			left = 0 // nothing acts under it any more
+		}
+		v.AuthorityLeft = durationpb.New(left)
 	}
 	if j.Result != nil {
 		v.ExitCode = int32(j.Result.ExitCode)
