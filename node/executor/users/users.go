@@ -168,7 +168,9 @@ func (p *Pool) Hold(id string, u User) {
 	p.lent[id], p.held[u.UID] = u.UID, true
 }
 
-// Return ends a loan: nothing of the tree runs, and no file that others can find is its.
+// Return ends a loan: nothing of the tree runs, and no file that others can find is its. What it
+// left in memory that outlives its processes goes, where the user was its alone: no limit holds
+// that any more, and whoever has the user next could read it.
 func (p *Pool) Return(id string) {
 	if p == nil {
 		return
@@ -178,6 +180,9 @@ func (p *Pool) Return(id string) {
 	uid, ok := p.lent[id]
 	if !ok {
 		return
+	}
+	if p.cfg.Count > 1 {
+		freeShared(uid)
 	}
 	delete(p.lent, id)
 	if p.cfg.Count > 1 {

@@ -5,8 +5,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
+	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,6 +40,49 @@ func busyUsers(first, count int) (map[int]bool, error) {
 		}
 	}
 	return busy, nil
+}
+
+// freeShared removes what a user has in shared memory: files, and segments that it made. Without
+// the rights for it, or without such memory, there is nothing to be done.
+func freeShared(uid int) {
+	freeFiles(uid)
+	b, err := os.ReadFile("/proc/sysvipc/shm")
+	if err != nil {
+		return
+	}
+	const idAt, makerAt = 1, 9 // an owner can be changed by the owner, the maker by nobody
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) <= makerAt || f[makerAt] != strconv.Itoa(uid) {
+			continue
+		}
+		if id, err := strconv.Atoi(f[idAt]); err == nil {
+			_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
+		}
+	}
+}
+
+// freeFiles removes a user's files of the folder in which every account makes its shared memory.
+// Nobody else renames anything there: it is sticky.
+func freeFiles(uid int) {
+	shm, err := os.OpenRoot("/dev/shm")
+	if err != nil {
+		return
+	}
+	defer shm.Close()
+	l, err := fs.ReadDir(shm.FS(), ".")
+	if err != nil {
+		return
+	}
+	for _, e := range l {
+		st, err := shm.Lstat(e.Name())
+		if err != nil {
+			continue
+		}
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) == uid {
+			_ = shm.RemoveAll(e.Name())
+		}
+	}
 }
 
 // readAt reads the beginning of a file of /proc: there is one of each process, for each job.

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/forgeyard/forgeyard-node/internal/needs"
 )
 
@@ -65,5 +67,60 @@ func TestIDMap(t *testing.T) {
 		if got := covers([]byte(c.m), c.first, c.count); got != c.want {
 			t.Errorf("%q has %d and %d more: %v", c.m, c.first, c.count-1, got)
 		}
+	}
+}
+
+// Shared memory is no process's: it goes with the loan, and that of others stays.
+func TestSharedMemoryGoesWithTheLoan(t *testing.T) {
+	needs.Root(t, "change the user")
+	const first = 69_130
+	p, err := New(Config{First: first, Count: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent, err := p.Lend("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "fyusers-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	others := dir + ".others"
+	t.Cleanup(func() { os.Remove(others) })
+	for _, err := range []error{os.WriteFile(dir+"/x", []byte("x"), 0o600), os.Chown(dir, lent.UID, lent.GID), os.WriteFile(others, nil, 0o600), os.Chown(others, first+1, first+1)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	segment := func(uid int) int {
+		c := exec.Command("ipcmk", "-M", "4096")
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+		out, err := c.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id int
+		if _, err := fmt.Sscanf(string(out[bytes.LastIndexByte(bytes.TrimSpace(out), ' ')+1:]), "%d", &id); err != nil {
+			t.Fatalf("%q: %v", out, err)
+		}
+		t.Cleanup(func() { _, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
+		return id
+	}
+	its, another := segment(lent.UID), segment(first+1)
+	p.Return("a")
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("its file is there: %v", err)
+	}
+	var ds unix.SysvShmDesc
+	if _, err := unix.SysvShmCtl(its, unix.IPC_STAT, &ds); err == nil {
+		t.Error("its segment is there")
+	}
+	if _, err := os.Stat(others); err != nil {
+		t.Errorf("another's file: %v", err)
+	}
+	if _, err := unix.SysvShmCtl(another, unix.IPC_STAT, &ds); err != nil {
+		t.Errorf("another's segment: %v", err)
 	}
 }
