@@ -4,6 +4,7 @@ package runner
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 // withUsers makes both executors over one pool.
 func withUsers(t *testing.T, cfg users.Config, binds ...executor.Bind) map[job.Sandbox]executor.Executor {
 	t.Helper()
+	cfg.Seat = os.Getpid() * (users.DefaultCount / 3) // two runs of these tests do not lend one user at one moment
 	p, err := users.New(cfg)
 	if err != nil {
 		t.Fatal(err)
