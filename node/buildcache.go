@@ -23,6 +23,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/cacheapi/grpcapi"
 	"github.com/forgeyard/forgeyard-node/cas/cacheapi/httpapi"
 	"github.com/forgeyard/forgeyard-node/internal/durable"
+	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
@@ -300,7 +301,7 @@ func (p *cachePeers) Fetch(ctx context.Context, ref cas.Ref, provider string) er
 
 // Blame implements cacheapi.Peers.
 func (p *cachePeers) Blame(provider, why string) {
-	p.n.log.Warn("a member said for what a build cache's name stands, and was wrong", "member", p.n.memberName(forgeyard.RunnerID(provider)), "why", why)
+	p.n.log.Warn("a member said for what a build cache's name stands, and was wrong", runner.BadPeer.Attr(), "member", p.n.memberName(forgeyard.RunnerID(provider)), "why", why)
 	p.n.metrics.badPeers.Inc()
 }
 

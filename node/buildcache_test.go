@@ -1,10 +1,12 @@
 package node
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -96,6 +98,57 @@ func TestCacheRefusesOtherHostNames(t *testing.T) {
 		h.ServeHTTP(w, r)
 		if w.Code != want {
 			t.Errorf("%s: %d, want %d", host, w.Code, want)
+		}
+	}
+}
+
+// A cache that others than this machine reach asks for a token, to read as well as to write,
+// and the token to read does not write.
+func TestCacheBeyondLoopbackAsksForATokenToRead(t *testing.T) {
+	p := makeSite(t, 1, func(c *Config) { c.Settings.CacheAPI.Listen = "0.0.0.0:0" })[0]
+	text, err := CacheTokens(p.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, ok := cacheapi.TokenOf(text, "read")
+	write, ok2 := cacheapi.TokenOf(text, "write")
+	if !ok || !ok2 {
+		t.Fatalf("%q", text)
+	}
+	addr, err := CacheAddress(p.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	do := func(method, token string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1:"+port+"/kv/a", strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		w, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Body.Close() // the status is all
+		return w.StatusCode
+	}
+	for _, c := range []struct {
+		method, token string
+		refused       bool
+	}{
+		{http.MethodGet, "", true}, {http.MethodPut, "", true}, {http.MethodGet, "another", true},
+		{http.MethodPut, read, true}, {http.MethodPut, write, false}, {http.MethodGet, read, false},
+	} {
+		code := do(c.method, c.token)
+		if refused := code == http.StatusUnauthorized || code == http.StatusForbidden; refused != c.refused || !refused && code >= 300 {
+			t.Errorf("%s with token %q: %d", c.method, c.token, code)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/replica"
+	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 	"github.com/forgeyard/forgeyard-node/uplink"
@@ -241,7 +242,7 @@ func (n *Node) resolve(provider string) (peer.AddrInfo, error) {
 }
 
 func (n *Node) badPeer(e caspeer.Event) {
-	n.log.Warn("a peer offered content that does not match its name", "peer", e.Peer, "digest", e.Digest, "reason", e.Reason)
+	n.log.Warn("a peer offered content that does not match its name", runner.BadPeer.Attr(), "peer", e.Peer, "digest", e.Digest, "reason", e.Reason)
 	n.metrics.badPeers.Inc()
 }
 

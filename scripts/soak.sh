@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Simulates sites from fresh seeds, plays RAFTSEEDS (default 200) more with the real Raft in
+# Kills processes at random bytes of a transfer of 1 GiB, once. Then simulates sites from fresh seeds, plays RAFTSEEDS (default 200) more with the real Raft in
 # virtual time, repeats the end-to-end suite, and hurts real daemons on machines of their
 # own for PARTITION minutes (default 10) a round, until SOAK (whole minutes, default 60)
 # have passed. Stops at the first failure and says how to see it again.
@@ -16,6 +16,9 @@ export CI=${CI:-true} # what a test needs must be there
 first=$seed
 rounds=0
 
+echo "== a transfer of 1 GiB whose process is killed at random bytes"
+FORGEYARD_TEST_KILL_MIB=1024 go test ./cas/peer -count=1 -timeout 30m -run '^TestC05KilledAtRandomBytes$' ||
+  { echo "a killed transfer did not go on: FORGEYARD_TEST_KILL_MIB=1024 go test ./cas/peer -run TestC05KilledAtRandomBytes runs it again, with other bytes" >&2; exit 1; }
 while [ "$SECONDS" -lt $((minutes * 60)) ]; do
   echo "== seeds $seed to $((seed + batch - 1)), after $((SECONDS / 60)) of $minutes minutes"
   go test ./simulation -count=1 -timeout 0 -run '^TestSeeds$' -args "-seeds=$batch" "-seed=$seed" ||

@@ -128,6 +128,58 @@ func TestC11RealENOSPC(t *testing.T) {
 	castest.Put(t, s, []byte("one more"))
 }
 
+// A collection on a disk without a free byte needs room for the index, and has it from the
+// ballast, which is made again when there is room. Without that file it fails with a bound,
+// and what is pinned stays.
+func TestC11BallastLetsAFullDiskCollect(t *testing.T) {
+	for _, with := range []bool{true, false} {
+		t.Run(fmt.Sprint(with), func(t *testing.T) {
+			dir := smallDisk(t, "size=64m")
+			s := open(t, disk.Config{Dir: filepath.Join(dir, "cas"), Reserve: -1})
+			ballast := filepath.Join(dir, "cas", "ballast")
+			st, err := os.Stat(ballast)
+			must(t, err)
+			var refs []cas.Ref
+			for i := range 300 { // files, so many that their removal does not fit into the tail of a page
+				refs = append(refs, castest.Put(t, s, castest.Bytes(uint64(i), 20_000)))
+			}
+			must(t, s.Pin(ctx, cas.Pin{Owner: "a", Roots: []forgeyard.Digest{refs[0].Digest}}))
+			if !with {
+				must(t, os.Remove(ballast))
+			}
+			hog := fillToTheLastByte(t, dir)
+			r, err := s.GC(ctx, false)
+			must(t, readAll(s, refs[0].Digest))
+			if !with {
+				wantNoSpace(t, err)
+				must(t, os.Remove(hog)) // room to close
+				return
+			}
+			if err != nil || r.Removed != int64(len(refs)-1) {
+				t.Fatalf("a collection with its ballast: %+v %v", r, err)
+			}
+			if now, err := os.Stat(ballast); err != nil || now.Size() != st.Size() {
+				t.Fatalf("the ballast was not made again: %v", err)
+			}
+			castest.Put(t, s, []byte("one more"))
+		})
+	}
+}
+
+// fillToTheLastByte leaves no page of the disk under dir free, and gives the file that it is in.
+func fillToTheLastByte(t *testing.T, dir string) string {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(dir, "hog"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	must(t, err)
+	for block := make([]byte, 64<<10); len(block) > 0 && err == nil; {
+		if _, err = f.Write(block); err != nil {
+			block, err = block[:len(block)/2], nil
+		}
+	}
+	must(t, f.Close())
+	return f.Name()
+}
+
 // A store that was killed on a full disk opens again: what it has is read, a pin is taken
 // off and collected, and what that frees is used, all without another start.
 func TestC11OpensOnAFullDisk(t *testing.T) {
@@ -142,14 +194,7 @@ func TestC11OpensOnAFullDisk(t *testing.T) {
 	for _, path := range left {
 		must(t, os.Remove(path)) // the opening does it too, and would have room from it
 	}
-	f, err := os.Create(filepath.Join(root, "hog"))
-	must(t, err)
-	for block := make([]byte, 64<<10); len(block) > 0 && err == nil; {
-		if _, err = f.Write(block); err != nil {
-			block, err = block[:len(block)/2], nil // to the last byte
-		}
-	}
-	must(t, f.Close())
+	fillToTheLastByte(t, root)
 
 	s, err := disk.Open(disk.Config{Dir: dir})
 	must(t, err)

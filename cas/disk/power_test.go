@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sys/unix"
@@ -32,7 +33,8 @@ type lossy struct {
 	root, side string
 	cut        int // at which sync
 	whole      bool
-	deaf       string // paths with this in them are never synced: a fault of the store, seeded
+	deaf       string        // paths with this in them are never synced: a fault of the store, seeded
+	takes      time.Duration // each sync, so that others come meanwhile
 
 	mu    sync.Mutex // guards what follows
 	syncs int
@@ -49,6 +51,12 @@ func newLossy(t *testing.T, cut int, whole bool) *lossy {
 	return l
 }
 
+func (l *lossy) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.syncs
+}
+
 func (l *lossy) off() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,6 +65,7 @@ func (l *lossy) off() bool {
 
 // path implements syncer. Nothing is really synced.
 func (l *lossy) path(p string) error {
+	time.Sleep(l.takes)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.syncs++; l.syncs >= l.cut || (l.deaf != "" && strings.Contains(p, l.deaf)) {
@@ -321,6 +330,42 @@ func TestPowerCutSeesAMissingSync(t *testing.T) {
 		if broken := brokenPromises(t, l.after(t), p); len(broken) == 0 {
 			t.Errorf("%s is never synced, and nothing was lost", deaf)
 		}
+	}
+}
+
+// Puts that come while others are being committed share one commit: 32 at once cost fewer
+// syncs than there are of them, where one alone costs several.
+func TestPutsTogetherShareTheirSyncs(t *testing.T) {
+	const puts = 32
+	l := newLossy(t, 1<<20, false)
+	l.takes = 2 * time.Millisecond
+	s, err := Open(Config{Dir: l.root, Reserve: -1, power: l, files: lossyFS{vfs.Default, l}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(i int) {
+		_, err := s.Put(t.Context(), bytes.NewReader(castest.Bytes(uint64(i), 300)), cas.PutOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	put(0)
+	before := l.count()
+	put(1)
+	if alone := l.count() - before; alone < 1 {
+		t.Fatalf("a put alone costs %d syncs", alone)
+	}
+	before = l.count()
+	var wg sync.WaitGroup
+	for i := range puts {
+		wg.Go(func() { put(2 + i) })
+	}
+	wg.Wait()
+	if n := l.count() - before; n >= puts/2 {
+		t.Errorf("%d puts at once cost %d syncs", puts, n)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
