@@ -334,3 +334,22 @@ func TestFreedIsWhatTheDiskGetsBack(t *testing.T) {
 		t.Fatalf("%+v %v", r, err)
 	}
 }
+
+// Small objects lie in the index. One that is opened again on a full disk writes all of its
+// memory into a table and begins a log, which the ballast has to hold too.
+func TestC11BallastHoldsTheIndexsMemory(t *testing.T) {
+	dir := smallDisk(t, "size=800m")
+	s := open(t, disk.Config{Dir: filepath.Join(dir, "cas"), Reserve: -1})
+	var refs []cas.Ref
+	for i := range 420 { // almost as many as its memory holds
+		refs = append(refs, castest.Put(t, s, castest.Bytes(uint64(i), 8<<10)))
+	}
+	must(t, s.Pin(ctx, cas.Pin{Owner: "a", Roots: []forgeyard.Digest{refs[0].Digest}}))
+	hog := fillToTheLastByte(t, dir)
+	r, err := s.GC(ctx, false)
+	if err != nil || r.Removed != int64(len(refs)-1) {
+		t.Fatalf("a collection with its ballast: %+v %v", r, err)
+	}
+	must(t, readAll(s, refs[0].Digest))
+	must(t, os.Remove(hog)) // room to close
+}

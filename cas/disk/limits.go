@@ -94,10 +94,11 @@ const (
 	maxReserve       = 256 << 20
 	maxReserveInodes = 4096
 
-	// Ballast is 1/256 of the disk between these two: enough for the index pages that
-	// a collection dirties.
+	// Ballast is 1/64 of the disk between these two. An index that met a full disk is opened
+	// again: it writes what it had in memory, 4 MiB at most, into a table, begins a log, and
+	// has what the collection removes in both. A disk of less than 768 MiB has less.
 	minBallast = 64 << 10
-	maxBallast = 4 << 20
+	maxBallast = 12 << 20
 
 	// overhead is added to what a put reserves: its index entries and directories.
 	overhead = 16 << 10

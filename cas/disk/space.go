@@ -44,7 +44,7 @@ func (sp *space) init(cfg Config, d diskState) {
 		sp.reserveInodes = min(maxReserveInodes, d.inodes/100)
 	}
 	sp.reserve, sp.reserveInodes = max(0, sp.reserve), max(0, sp.reserveInodes)
-	sp.ballast = max(minBallast, min(maxBallast, d.total/256))
+	sp.ballast = max(minBallast, min(maxBallast, d.total/64))
 }
 
 // SetBounds changes Config's Limit and Reserve for what is written from now on. Nothing goes
