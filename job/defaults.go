@@ -65,6 +65,9 @@ func (s Spec) Defaulted() Spec {
 	set(&s.Network, NetworkNone)
 	set(&s.Connectivity.Policy, Grace)
 	set(&s.Durability, DurSite)
+	if s.protects() {
+		set(&s.Effects, EffectsProtected)
+	}
 	set(&s.Effects, EffectsNone)
 	set(&s.Stop.Signal, DefaultStopSignal)
 	set(&s.Stop.Grace, DefaultStopGrace)

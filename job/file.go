@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -42,7 +43,7 @@ type FileJob struct {
 	Devices      []FileDevice      `yaml:"devices"`
 	Connectivity FileConnectivity  `yaml:"connectivity"`
 	Durability   Durability        `yaml:"durability" enum:"ephemeral|site|central"`
-	Effects      Effects           `yaml:"effects" enum:"none|protected"`
+	Effects      FileEffects       `yaml:"effects"`
 	Interruption *FileInterruption `yaml:"interruption"`
 	Resume       FileResume        `yaml:"resume"`
 	OnFailure    FileOnFailure     `yaml:"on_failure"`
@@ -55,6 +56,45 @@ type FileStep struct {
 	Sh   string            `yaml:"sh"`
 	Dir  string            `yaml:"dir"`
 	Env  map[string]string `yaml:"env"`
+
+	Resume    StepResume `yaml:"resume" enum:"restart|resume-checkpoint|already-committed|reconcile"`
+	Outputs   []string   `yaml:"outputs"`
+	Reconcile []string   `yaml:"reconcile"`
+}
+
+// FileEffects are the rules for what the work does outside. One word stands for rules that
+// are the default: `effects: protected`.
+type FileEffects struct {
+	Word    Effects
+	Default EffectPolicy          `yaml:"default" enum:"safe|reconcile-before-resume|restart-from-prior-safe-point|non-resumable"`
+	Keys    map[string]FileEffect `yaml:"keys"`
+}
+
+// SetWord implements strictyaml.Worded.
+func (f *FileEffects) SetWord(s string) error {
+	if s != string(EffectsNone) && s != string(EffectsProtected) {
+		return forgeyard.Errorf("", forgeyard.Invalid, "%q is unknown; allowed: none, protected, or a mapping with default and keys", forgeyard.Clip(s, MaxName))
+	}
+	f.Word = Effects(s)
+	return nil
+}
+
+// FileEffect is the rule for one key, or for all below one: `publish/*`.
+type FileEffect struct {
+	Policy           EffectPolicy `yaml:"policy" enum:"safe|reconcile-before-resume|restart-from-prior-safe-point|non-resumable"`
+	BeforeCheckpoint bool         `yaml:"before_checkpoint_allowed"`
+	Reconcile        []string     `yaml:"reconcile"`
+}
+
+// rules are those of the spec; a key without a policy takes the default.
+func (f FileEffects) rules() EffectRules {
+	r := EffectRules{Default: f.Default}
+	for _, k := range slices.Sorted(maps.Keys(f.Keys)) {
+		d := f.Keys[k]
+		policy := cmp.Or(d.Policy, f.Default, EffectReconcile)
+		r.Keys = append(r.Keys, EffectDecl{Key: k, Policy: policy, BeforeCheckpoint: d.BeforeCheckpoint, Reconcile: slices.Clone(d.Reconcile)})
+	}
+	return r
 }
 
 // FileInput is content for the workspace: a local path that is ingested at
@@ -398,7 +438,8 @@ func (f File) spec() Spec {
 		Requires:     Requires{j.Requires.OS, j.Requires.Arch, maps.Clone(j.Requires.Labels), slices.Clone(j.Requires.Toolchains), j.Requires.Pool, slices.Clone(j.Requires.Trust)},
 		Connectivity: Connectivity{Policy: j.Connectivity.Policy, For: j.Connectivity.For, NoReplace: !j.Connectivity.Replace},
 		Durability:   j.Durability,
-		Effects:      j.Effects,
+		Effects:      j.Effects.Word,
+		EffectRules:  j.Effects.rules(),
 		Stop:         Stop(j.Resume.Stop),
 		Resume:       j.Resume.contract(),
 	}
@@ -406,7 +447,7 @@ func (f File) spec() Spec {
 		s.Sandbox = harnessSandbox(f.Harness)
 	}
 	for _, st := range j.Steps {
-		s.Steps = append(s.Steps, Step{Name: st.Name, Run: slices.Clone(st.Run), Sh: st.Sh, Dir: tidy(st.Dir), Env: maps.Clone(st.Env)})
+		s.Steps = append(s.Steps, Step{Name: st.Name, Run: slices.Clone(st.Run), Sh: st.Sh, Dir: tidy(st.Dir), Env: maps.Clone(st.Env), Resume: st.Resume, Outputs: tidied(st.Outputs), Reconcile: slices.Clone(st.Reconcile)})
 	}
 	for _, o := range j.Outputs {
 		s.Outputs = append(s.Outputs, OutputDecl{Path: tidy(o.Path), Optional: o.Optional})
@@ -456,6 +497,13 @@ func (r FileResume) contract() Resume {
 	}}
 	for _, f := range c.Files {
 		out.Checkpoint.Files = append(out.Checkpoint.Files, tidy(f))
+	}
+	return out
+}
+
+func tidied(paths []string) (out []string) {
+	for _, p := range paths {
+		out = append(out, tidy(p))
 	}
 	return out
 }

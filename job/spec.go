@@ -41,6 +41,10 @@ type Spec struct {
 	// OnFailure is what is kept of an attempt of which a step failed, where its runner's
 	// policy allows it. It is there to be looked at, and never an output (07§177).
 	OnFailure []DiagnosticDecl `cbor:"26,keyasint,omitempty"`
+
+	// EffectRules say what follows an effect outside whose outcome may be unknown. Zero: the
+	// job declares none, and may begin one only where Effects is protected.
+	EffectRules EffectRules `cbor:"50,keyasint,omitzero"`
 }
 
 // Own reports that no workload runs: a child of the node's own program does the work
@@ -57,6 +61,10 @@ type Step struct {
 	Sh   string            `cbor:"3,keyasint,omitempty"` // a script for /bin/sh -eu
 	Dir  string            `cbor:"4,keyasint,omitempty"` // working directory below /work; default /work/build
 	Env  map[string]string `cbor:"5,keyasint,omitempty"`
+
+	Resume    StepResume `cbor:"50,keyasint,omitempty"` // empty: StepRestart
+	Outputs   []string   `cbor:"51,keyasint,omitempty"` // of StepCommitted: relative to /work/build, brought back where the step is not run again
+	Reconcile []string   `cbor:"52,keyasint,omitempty"` // of StepReconcile: argv, see EffectDecl
 }
 
 // Argv is what is executed.

@@ -81,7 +81,7 @@ func (c *check) own(s Spec) {
 		c.add("kind", "%q has no spec of its own; allowed: ingest, garden", forgeyard.Clip(string(s.Kind), MaxName))
 	}
 	c.name("node", string(s.Node)) // whether it is a member's id, the site knows
-	if s.Sandbox != SandboxOwn || s.Network != NetworkNone || s.Effects != EffectsNone || s.Resume.Mode != ResumeNone || s.NoCommit {
+	if s.Sandbox != SandboxOwn || s.Network != NetworkNone || s.Effects != EffectsNone || !s.EffectRules.IsZero() || s.Resume.Mode != ResumeNone || s.NoCommit {
 		c.add("kind", "a run of kind %s has no sandbox, network, effects or checkpoints", s.Kind)
 	}
 	if n := len(s.Steps) + len(s.Inputs) + len(s.Outputs) + len(s.Env) + len(s.Secrets) + len(s.Devices) + len(s.OnFailure); n > 0 {
@@ -241,7 +241,7 @@ func (c *check) policies(s Spec) {
 	}
 	c.oneOf("network", string(s.Network), string(NetworkNone), string(NetworkSite), string(NetworkHost))
 	c.oneOf("durability", string(s.Durability), string(Ephemeral), string(DurSite), string(DurCentral))
-	c.oneOf("effects", string(s.Effects), string(EffectsNone), string(EffectsProtected))
+	c.effects(s)
 	c.oneOf("connectivity.policy", string(s.Connectivity.Policy), string(Continuous), string(Grace), string(OfflineAuthorized))
 	switch s.Connectivity.Policy {
 	case Continuous:

@@ -199,6 +199,14 @@ func (c *change) runRest(b Body) (any, error) {
 		return nil, c.secretSet(b)
 	case SecretRemove:
 		return nil, c.secretRemove(b)
+	case EffectIntent:
+		return c.effectIntent(b)
+	case EffectOutcome:
+		return nil, c.effectOutcome(b)
+	case EffectResolve:
+		return nil, c.effectResolve(b)
+	case StepCommit:
+		return nil, c.stepCommit(b)
 	}
 	return nil, forgeyard.Errorf("apply", forgeyard.Invalid, "command %T is not known", b)
 }

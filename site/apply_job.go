@@ -297,6 +297,8 @@ func (c *change) resume(b Resume) error {
 		return nil
 	case j.Held() && j.Status != job.Suspended:
 		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s is being suspended", j.ID).WithHint("resume it when it is: forgeyard-node job show %s", j.ID)
+	case j.AwaitsReconcile():
+		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s waits for a person: %s", j.ID, j.Reason).WithHint("look whether it was done, then: forgeyard-node job effect resolve %s KEY --done|--not-done --reason TEXT", j.ID)
 	case j.Status != job.Suspended:
 		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s is %s, only a suspended job can be resumed", j.ID, j.Status)
 	}
@@ -318,6 +320,9 @@ func (c *change) requeue(j *Job, why string) {
 	}
 	if j.Held() {
 		c.hold(j)
+		return
+	}
+	if c.effectsStop(j, why) {
 		return
 	}
 	j.Status, j.Reason, j.Certain, j.StopKind, j.StopReason = job.Queued, why, false, "", ""

@@ -36,6 +36,8 @@ func (s *State) Offerable(j Job, used time.Duration) error {
 		return no(forgeyard.Conflict, "it asks for no replacement and epoch %d has not certainly stopped", j.Epoch)
 	case j.Status == job.Unknown && !j.Certain && !j.mayGoOn():
 		return no(forgeyard.Conflict, "its interruption budget is spent and epoch %d has not certainly stopped", j.Epoch)
+	case j.waitsFor() != "":
+		return no(forgeyard.Conflict, "%s%s", reconcileReason, j.waitsFor())
 	case j.Status != job.Queued && j.Status != job.Unknown:
 		return no(forgeyard.Conflict, "the job is %s", j.Status)
 	}
@@ -100,6 +102,7 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 // openEpoch raises the epoch and makes its lease. An execution that goes on from a
 // checkpoint keeps its attempt; one that starts from nothing is a new attempt (E16).
 func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.SessionID, st lease.State) {
+	c.dropAfter(j)
 	from, resumes, _ := checkpoint.Select(j.Checkpoints)
 	j.Epoch++
 	j.ResumeFrom, j.Told, j.Asks = from.Manifest, 0, 0
@@ -233,6 +236,11 @@ func (c *change) phase(b Phase) error {
 	if b.Phase.Order() <= j.Phase.Order() {
 		return nil
 	}
+	if b.Phase.Order() >= job.PhaseRunning.Order() {
+		if err := j.reconciled("phase"); err != nil {
+			return err
+		}
+	}
 	j.Phase = b.Phase
 	if b.Phase == job.PhaseRunning {
 		j.Status, j.Reason = job.Running, ""
@@ -273,6 +281,12 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Stale, "it was made at epoch %d, the current one is %d", rec.Epoch, j.Epoch)
 	case len(rec.Replicas) < c.CopiesNeeded():
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Invalid, "%d nodes acknowledged a durable copy, %d are needed", len(rec.Replicas), c.CopiesNeeded())
+	}
+	if open := j.OpenEffects(); len(open) > 0 {
+		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Conflict, "%s: effect %s has no outcome yet", checkpoint.CodeEffects, open[0])
+	}
+	if err := j.reconciled("checkpoint"); err != nil {
+		return Checkpointed{}, err
 	}
 	next, err := checkpoint.Record(j.Checkpoints, rec)
 	if err != nil {
@@ -339,7 +353,7 @@ func repeated(j Job, b Checkpoint) (Checkpointed, bool) {
 func (c *change) continueInPlace(j *Job, a forgeyard.Authority) *forgeyard.Authority {
 	c.endLease(j, lease.EndContinued, "")
 	m, _ := c.Members.Get(a.Runner)
-	if j.CancelAt != 0 || j.StopKind != "" || m.Draining || m.Disabled || m.Session.ID != a.Session {
+	if j.CancelAt != 0 || j.StopKind != "" || j.final()+j.waitsFor() != "" || m.Draining || m.Disabled || m.Session.ID != a.Session {
 		c.afterStop(j, "checkpointed")
 		return nil
 	}
@@ -422,6 +436,11 @@ func (c *change) release(b Release) error {
 		c.putJob(j)
 		return nil
 	}
+	if b.Kind == ReleasedReconcile { // nothing of it ran: it is no interruption
+		c.requeue(&j, b.Detail)
+		c.putJob(j)
+		return nil
+	}
 	if b.Kind == "drain" || b.Kind == stopAuthority || j.StopKind != "" {
 		if j.StopKind == "" {
 			j.StopKind = b.Kind
@@ -439,6 +458,10 @@ func (c *change) release(b Release) error {
 // ReleasedHostLost is the kind of a release by a holder whose work lost a device: the node
 // that hosts it went away. It is an interruption like the loss of the runner.
 const ReleasedHostLost = string(job.DeviceHostLost)
+
+// ReleasedReconcile is the kind of a release by a holder who could not find out what became
+// of an effect of an earlier epoch.
+const ReleasedReconcile = "reconcile"
 
 // lostBy is what a job lost whose holder gave it back.
 func (s *State) lostBy(kind string) job.FailureCategory {
@@ -516,6 +539,9 @@ func (c *change) keepLate(j *Job, b Complete, why error) {
 }
 
 func invalidResult(j Job, r job.Result) string {
+	if left := j.Unreconciled(j.Epoch); r.Outcome == job.OutcomeDone && len(left) > 0 {
+		return fmt.Sprintf("effect %s of epoch %d is not reconciled", left[0].Key, left[0].Epoch)
+	}
 	switch r.Outcome {
 	case job.OutcomeDone, job.OutcomeFailed, job.OutcomeCancelled:
 	default:

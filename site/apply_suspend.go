@@ -122,6 +122,9 @@ func (c *change) askSuspend(j Job, or string) (Asked, error) {
 	if !waits && !j.takesCheckpoints() && or == OrRunOn {
 		return Asked{}, noCheckpoints(j).WithHint("--or-restart stops it, and begins it anew when it is resumed; --or-cancel ends it")
 	}
+	if final := j.final(); final != "" && !waits && or != OrCancel {
+		return Asked{}, forgeyard.Errorf(AskSuspend, forgeyard.Conflict, "job %s is never resumed: %s", j.ID, final).WithHint("let it end, or cancel it")
+	}
 	if or == OrRestart && j.asksNever() && !waits {
 		return Asked{}, forgeyard.Errorf(AskSuspend, forgeyard.Conflict, "job %s asks never to be begun anew", j.ID).WithHint("suspend it without --or-restart, or end it: --or-cancel")
 	}

@@ -78,6 +78,14 @@ const (
 	kindStopRefused
 )
 
+// Kinds of what is done outside, and of committed steps.
+const (
+	kindEffectIntent Kind = iota + 50
+	kindEffectOutcome
+	kindEffectResolve
+	kindStepCommit
+)
+
 // Init starts the site with its founder.
 type Init struct {
 	Site      forgeyard.SiteID   `cbor:"1,keyasint"`
@@ -600,6 +608,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindReport: into[Report], kindUnname: into[Unname], kindAttestOff: into[AttestOff],
 	kindSecretSet: into[SecretSet], kindSecretRemove: into[SecretRemove], kindContest: into[Contest],
 	kindAsk: into[Ask], kindStopRefused: into[StopRefused],
+	kindEffectIntent: into[EffectIntent], kindEffectOutcome: into[EffectOutcome], kindEffectResolve: into[EffectResolve], kindStepCommit: into[StepCommit],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -40,6 +40,12 @@ func AuthorityOf(b Body) (a forgeyard.Authority, ok bool) {
 		a = b.Authority
 	case StopRefused:
 		a = b.Authority
+	case EffectIntent:
+		a = b.Authority
+	case EffectOutcome:
+		a = b.Authority
+	case StepCommit:
+		a = b.Authority
 	default:
 		return a, false
 	}
@@ -57,7 +63,7 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 			return Itself, b.Via
 		}
 		return AnyMember, ""
-	case Cancel, Ask, Resume, DeviceLease, DeviceRelease, Unname:
+	case Cancel, Ask, Resume, EffectResolve, DeviceLease, DeviceRelease, Unname:
 		return AnyMember, ""
 	case Register:
 		return Itself, b.Runner

@@ -93,7 +93,7 @@ func TestWaitingMemberHasNoSay(t *testing.T) {
 func TestAuthorityOf(t *testing.T) {
 	want := forgeyard.Authority{Job: "J", Runner: "runner"}
 	found := 0
-	for k := Kind(1); int(k) <= len(decoders); k++ {
+	for k := range decoders {
 		zero, err := decodeBody(k, []byte{0xa0})
 		if err != nil {
 			t.Fatalf("kind %d: %v", k, err)

@@ -231,6 +231,9 @@ type Job struct {
 	Tail      uint64              `cbor:"40,keyasint,omitempty"` // last number that the lost holder's log had, 0: unknown, or none was lost
 	Hold      *Hold               `cbor:"41,keyasint,omitempty"` // the last wish to suspend it
 	Asks      uint64              `cbor:"42,keyasint,omitempty"` // checkpoints that people asked for, of the current epoch
+
+	Effects []Effect        `cbor:"50,keyasint,omitempty"` // the ledger, in the order of the first intents; at most job.MaxEffects
+	Steps   []CommittedStep `cbor:"51,keyasint,omitempty"` // in the order of the log, each step once
 }
 
 // Fence is the current fence of the job.

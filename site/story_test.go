@@ -224,6 +224,8 @@ func (s *story) value(r Reply) string {
 		v, err = Value[Cancelling](r)
 	case "ask":
 		v, err = Value[Asked](r)
+	case "effect-begin":
+		v, err = Value[EffectBegun](r)
 	case "register":
 		v, err = Value[Registered](r)
 	case "recover":
@@ -309,7 +311,7 @@ func jobText(j Job) string {
 		set  bool
 		text string
 	}{
-		{j.Certain, "certain"}, {j.CancelAt != 0, "cancel asked"}, {j.StopKind != "", "stop=" + j.StopKind}, {j.Hold != nil, "suspension " + j.suspension()}, {j.Asks > 0, fmt.Sprintf("%d checkpoints asked for", j.Asks)}, {j.Interruptions > 0, fmt.Sprintf("%d interruptions", j.Interruptions)},
+		{len(j.Effects) > 0, j.effectsText()}, {len(j.Steps) > 0, fmt.Sprintf("%d steps committed", len(j.Steps))}, {j.Certain, "certain"}, {j.CancelAt != 0, "cancel asked"}, {j.StopKind != "", "stop=" + j.StopKind}, {j.Hold != nil, "suspension " + j.suspension()}, {j.Asks > 0, fmt.Sprintf("%d checkpoints asked for", j.Asks)}, {j.Interruptions > 0, fmt.Sprintf("%d interruptions", j.Interruptions)},
 		{j.Retries > 0, fmt.Sprintf("%d retries", j.Retries)}, {len(j.Avoid) > 0, fmt.Sprintf("avoids %d", len(j.Avoid))}, {!j.ResumeFrom.IsZero(), "resumes"},
 		{len(j.Devices) > 0, fmt.Sprintf("%d devices", len(j.Devices))}, {j.Category != "", string(j.Category)}, {j.Reason != "", "“" + j.Reason + "”"},
 	} {
@@ -410,6 +412,7 @@ func (s *story) spec() job.Spec {
 	if t := s.arg("trust", ""); t != "" {
 		sp.Requires.Trust = []job.Trust{job.Trust(t)}
 	}
+	s.effectRules(&sp)
 	sp.Timeouts.Run = time.Second
 	if s.td.HasArg("run") {
 		sp.Timeouts.Run = s.span("run")
@@ -588,7 +591,7 @@ func (s *story) work() Body {
 	case "expire":
 		return Expire{Job: s.jobID(), Lease: s.authority().Lease, Certain: s.td.HasArg("certain"), Term: s.num("term", 0)}
 	}
-	return nil
+	return s.effects()
 }
 
 func (s *story) rest() Body {

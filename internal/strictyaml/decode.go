@@ -20,6 +20,11 @@ type Refuser interface {
 	RefusedKeys() map[string]string
 }
 
+// Worded is a struct that one word may stand for.
+type Worded interface {
+	SetWord(word string) error
+}
+
 // Decode fills the struct that v points to. Keys that the document does not give
 // keep the value that v already has, so that defaults are filled in before.
 //
@@ -109,6 +114,12 @@ func isScalar(t reflect.Type) bool {
 func (x *decoder) text(n *yaml.Node) bool { return x.doc.from[n] != "" }
 
 func (x *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
+	if w, ok := v.Addr().Interface().(Worded); ok && n.Kind == yaml.ScalarNode {
+		if err := w.SetWord(n.Value); err != nil {
+			x.add(n, path, "%v", err)
+		}
+		return
+	}
 	if n.Kind != yaml.MappingNode {
 		x.add(n, path, "%s; a mapping is expected with %s", describe(n), quoteAll(keysOf(v.Type())))
 		return
