@@ -15,6 +15,8 @@ const (
 	barEvery  = 100 * time.Millisecond
 	lineEvery = 5 * time.Second
 	barWidth  = 24
+
+	usualColumns = 80
 )
 
 // Progress shows on stderr how far long work is. It is safe for concurrent use.
@@ -35,7 +37,7 @@ type Progress struct {
 
 // NewProgress starts showing what. total in bytes may be 0 and be set later.
 func (s *Shell) NewProgress(what string, total int64) *Progress {
-	p := &Progress{w: s.Err, terminal: IsTerminal(s.Err), what: what, every: lineEvery, total: total, start: time.Now()}
+	p := &Progress{w: s.Err, terminal: IsTerminal(s.Err), what: oneLine(what), every: lineEvery, total: total, start: time.Now()}
 	if p.terminal {
 		p.every = barEvery
 	}
@@ -122,10 +124,21 @@ func (p *Progress) show(now time.Time) {
 	}
 	bar := ""
 	if p.total > 0 {
-		n := int(min(p.done, p.total) * barWidth / p.total)
+		n := int(float64(min(p.done, p.total)) / float64(p.total) * barWidth)
 		bar = " [" + strings.Repeat("#", n) + strings.Repeat(".", barWidth-n) + "]"
 	}
-	fmt.Fprintf(p.w, "\r\x1b[K%s%s %s", text, bar, rate)
+	fmt.Fprintf(p.w, "\r\x1b[K%s", fit(text, bar+" "+rate, columns(p.w)))
+}
+
+// fit makes one line of the text and what stands behind it. A line that a terminal wraps
+// cannot be written over: each redraw would leave its beginning behind.
+func fit(text, behind string, width int) string {
+	line := []rune(text)
+	if room := max(width-1-len(behind), 0); len(line) > room {
+		line = append(line[:max(room-1, 0)], '…')
+	}
+	line = append(line, []rune(behind)...)
+	return string(line[:min(len(line), max(width-1, 0))])
 }
 
 // Reader counts what is read through it.
