@@ -17,6 +17,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/castest"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -74,13 +75,13 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 			if b.fetch != nil {
 				return b.fetch(ctx, ref)
 			}
-			return missing(s, ctx, ref.Digest)
+			return castest.Direct{To: s}.Fetch(ctx, ref, nil)
 		},
 		FetchTree: func(ctx context.Context, d forgeyard.Digest) error {
 			if b.tree != nil {
 				return b.tree(ctx, d)
 			}
-			return missing(s, ctx, d)
+			return castest.Direct{To: s}.Fetch(ctx, cas.Ref{Digest: d}, nil)
 		},
 	}
 	for _, c := range change {
@@ -90,14 +91,6 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 		t.Fatal(err)
 	}
 	return b
-}
-
-// missing is an exchange without peers.
-func missing(s cas.Store, ctx context.Context, d forgeyard.Digest) error {
-	if s.Has(ctx, d) {
-		return nil
-	}
-	return forgeyard.Errorf("fetch", forgeyard.NotFound, "no peer has %s", d.Short())
 }
 
 func executors(t *testing.T) map[job.Sandbox]executor.Executor {

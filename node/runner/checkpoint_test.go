@@ -14,6 +14,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/castest"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -159,7 +160,7 @@ func (b *bench) collect(ctx context.Context, payload forgeyard.Digest) error {
 		}
 	}
 	_, gcErr := b.store.GC(ctx, false)
-	return errors.Join(err, gcErr, missing(b.store, ctx, payload))
+	return errors.Join(err, gcErr, castest.Direct{To: b.store}.Fetch(ctx, cas.Ref{Digest: payload}, nil))
 }
 
 // A commit that nobody decides holds the job: it is never executed again from what is
