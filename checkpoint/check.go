@@ -12,6 +12,24 @@ type Current struct {
 	Attempt forgeyard.AttemptID
 	Epoch   uint64
 	LastSeq int // highest slot that was answered in this epoch; 0: none
+	// MayBeOpen says whether an effect may be without an outcome in a checkpoint; nil: none may.
+	MayBeOpen func(effect string) bool
+	// Open are effects of this epoch that have no outcome and must have one, by the site's own
+	// ledger: a program that leaves them out of its marker is not believed.
+	Open []string
+}
+
+// unsettled names an effect that keeps the checkpoint from being taken, or nothing.
+func (c Current) unsettled(m Marker) string {
+	if len(c.Open) > 0 {
+		return c.Open[0]
+	}
+	for _, e := range m.EffectsOpen {
+		if c.MayBeOpen == nil || !c.MayBeOpen(e) {
+			return e
+		}
+	}
+	return ""
 }
 
 // EntryKind is what a directory entry is.
@@ -74,8 +92,8 @@ func checkExecution(m Marker, slot int, cur Current, c Contract) Finding {
 		return found(Incompatible, CodeConsistency, "framework consistency is earned by a cursor, not by mode %q", m.Mode)
 	case !m.Consistency.Meets(c.Minimum):
 		return found(Incompatible, CodeConsistency, "%s is weaker than %s", m.Consistency, c.Minimum)
-	case len(m.EffectsOpen) > 0:
-		return found(Incompatible, CodeEffects, "effect %q has no outcome yet", forgeyard.Clip(m.EffectsOpen[0], 80))
+	case cur.unsettled(m) != "":
+		return found(Incompatible, CodeEffects, "effect %q has no outcome yet", forgeyard.Clip(cur.unsettled(m), 80))
 	case m.ParentSeq != 0:
 		return found(Incompatible, CodeParent, "it builds on slot %d; only full checkpoints are taken", m.ParentSeq)
 	}

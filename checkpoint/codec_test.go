@@ -244,6 +244,7 @@ func FuzzParseManifest(f *testing.F) {
 func FuzzParseControl(f *testing.F) {
 	f.Add(checkpoint.Request{Seq: 1, Kind: checkpoint.StopPreempt, Reason: "spot", WantCheckpoint: true, Deadline: time.Unix(1e9, 0).UTC()}.Encode())
 	f.Add(checkpoint.Message{N: 1, Kind: checkpoint.MessageCommit, Attempt: attA, Epoch: 1, Seq: 1}.Encode())
+	f.Add(checkpoint.Message{N: 1, Kind: checkpoint.MessageEffectDone, Attempt: attA, Epoch: 1, Effect: &checkpoint.EffectNote{Key: "a", Evidence: []byte("x")}}.Encode())
 	f.Add(checkpoint.Answer{Seq: 1, Status: checkpoint.StatusCommitted}.Encode())
 	f.Add(checkpoint.CriticalSection{PID: 2, MaxMillis: 20_000}.Encode())
 	f.Add(checkpoint.Heartbeat{Beat: 1, Progress: checkpoint.Progress{Done: 1, Total: 2}}.Encode())

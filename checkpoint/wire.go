@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
 )
 
 // StopKind is why the runner asks for something. It travels: append only.
@@ -80,6 +81,7 @@ type Message struct {
 	Epoch   uint64              `json:"epoch"`
 	Seq     int                 `json:"seq,omitempty"` // slot, for commit
 	Reason  string              `json:"reason,omitempty"`
+	Effect  *EffectNote         `json:"effect,omitempty"` // of the kinds about effects
 }
 
 // Encode gives the file's bytes.
@@ -95,9 +97,12 @@ func ParseMessage(b []byte) (Message, error) {
 		return Message{}, err
 	}
 	slot := m.Kind == MessageCommit
-	known := slot || m.Kind == MessageRestoreOK || m.Kind == MessageRestoreReject
+	known := slot || m.Kind.Effect() || m.Kind == MessageRestoreOK || m.Kind == MessageRestoreReject
 	if m.V != ProtocolVersion || m.N < 1 || m.N > MaxSeq || !known || slot != (m.Seq > 0) || m.Seq > MaxSeq || m.Seq < 0 {
 		return Message{}, forgeyard.Errorf("parse message", forgeyard.Invalid, "v %d, n %d, kind %q, seq %d: not a message of protocol %d", m.V, m.N, forgeyard.Clip(string(m.Kind), 40), m.Seq, ProtocolVersion)
+	}
+	if err := m.checkEffect(); err != nil {
+		return Message{}, err
 	}
 	m.Reason = forgeyard.Clip(m.Reason, MaxText)
 	return m, nil
@@ -121,6 +126,8 @@ type Answer struct {
 	Seq    int    `json:"seq"` // the slot
 	Status Status `json:"status"`
 	Reason string `json:"reason,omitempty"`
+
+	Evidence []byte `json:"evidence,omitempty"` // of StatusAlready
 }
 
 // Encode gives the file's bytes.
@@ -136,11 +143,11 @@ func ParseAnswer(b []byte) (Answer, error) {
 		return Answer{}, err
 	}
 	switch a.Status {
-	case StatusCommitted, StatusStaged, StatusRejected, StatusStale, StatusLimit:
+	case StatusCommitted, StatusStaged, StatusRejected, StatusStale, StatusLimit, StatusAlready:
 	default:
 		return Answer{}, forgeyard.Errorf("parse answer", forgeyard.Invalid, "status %q is unknown", forgeyard.Clip(string(a.Status), 40))
 	}
-	if a.V != ProtocolVersion || a.Seq < 0 || a.Seq > MaxSeq {
+	if a.V != ProtocolVersion || a.Seq < 0 || a.Seq > MaxSeq || len(a.Evidence) > job.MaxEvidence {
 		return Answer{}, forgeyard.Errorf("parse answer", forgeyard.Invalid, "v %d, seq %d: not an answer of protocol %d", a.V, a.Seq, ProtocolVersion)
 	}
 	return a, nil

@@ -184,8 +184,15 @@ func (c *check) argv(at string, argv []string) {
 
 func (c *check) stepResumes(s Spec) {
 	keys := map[string]bool{}
+	loose := -1 // a step that leaves nothing to go on from
 	for i, st := range s.Steps {
 		at := fmt.Sprintf("steps[%d]", i)
+		switch {
+		case st.Resume == StepCommitted && loose >= 0:
+			c.add(at+".resume", "%s needs that all steps before it are %s or %s; steps[%d] is not, and what it leaves in the workspace is lost", st.Resume, StepCommitted, StepReconcile, loose)
+		case st.Resume != StepCommitted && st.Resume != StepReconcile && loose < 0:
+			loose = i
+		}
 		c.oneOf(at+".resume", string(st.Resume), "", string(StepRestart), string(StepCheckpoint), string(StepCommitted), string(StepReconcile))
 		if st.Resume == StepCheckpoint && s.Resume.Mode != ResumeApplication {
 			c.add(at+".resume", "%s needs resume.mode application; it is %s", st.Resume, s.Resume.Mode)

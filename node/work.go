@@ -143,6 +143,8 @@ func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
 	if x.job.Spec.Resume.Mode == job.ResumeApplication {
 		t.Checkpoints = newCheckpointer(x)
 	}
+	t.FenceToken = x.job.Lease.Token
+	x.withLedger(&t)
 	return t
 }
 
@@ -297,6 +299,8 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 		x.release(ctx, x.stopKind(), why, e.Clean, e.Log)
 	case runner.EndRestoreRejected:
 		x.release(ctx, "resume_rejected", "the program rejected the restored state", e.Clean, e.Log)
+	case runner.EndReconcile:
+		x.waitsForEffect(ctx, e, r.Message)
 	case runner.EndTryLater:
 		x.release(ctx, "interrupted", "the program asks to be run later", e.Clean, e.Log)
 	}

@@ -49,15 +49,17 @@ const (
 type Expect struct {
 	Authority   forgeyard.Authority
 	Contract    checkpoint.Contract
-	LastSeq     int                    // highest slot answered in this epoch; 0: none
-	Secrets     [][]byte               // resolved values, to be found nowhere in the payload (K16)
-	Progress    checkpoint.Progress    // for IngestExit: the last heartbeat
-	Sensitivity checkpoint.Sensitivity // "": internal
-	OS, Arch    string                 // ""; this machine's
+	LastSeq     int                      // highest slot answered in this epoch; 0: none
+	Secrets     [][]byte                 // resolved values, to be found nowhere in the payload (K16)
+	Progress    checkpoint.Progress      // for IngestExit: the last heartbeat
+	Sensitivity checkpoint.Sensitivity   // "": internal
+	OS, Arch    string                   // ""; this machine's
+	MayBeOpen   func(effect string) bool // see checkpoint.Current
+	Open        []string                 // likewise
 }
 
 func (e Expect) current() checkpoint.Current {
-	return checkpoint.Current{Attempt: e.Authority.Attempt, Epoch: e.Authority.Fence.Epoch, LastSeq: e.LastSeq}
+	return checkpoint.Current{Attempt: e.Authority.Attempt, Epoch: e.Authority.Fence.Epoch, LastSeq: e.LastSeq, MayBeOpen: e.MayBeOpen, Open: e.Open}
 }
 
 func (e Expect) binding() checkpoint.Binding {

@@ -75,6 +75,8 @@ func (w *Watcher) deliver(d Delivery, there map[int]bool, found *Found) error {
 		return reject(checkpoint.StatusRejected, d.Err.Error())
 	case m.Attempt != w.attempt || m.Epoch != w.epoch:
 		return reject(checkpoint.StatusStale, "another attempt or epoch is current")
+	case m.Kind.Effect():
+		return nil // whoever keeps the ledger answers
 	case m.Kind != checkpoint.MessageCommit:
 		found.Messages = append(found.Messages, m)
 		return DropMessage(w.ctl, d.N)

@@ -176,28 +176,27 @@ func hashFile(p string) (checkpoint.File, error) {
 
 // await waits for the answer to message n until the contract's window has passed.
 func (h *helper) await(n, seq, request int) error {
-	p := filepath.Join(h.ctl, checkpoint.InboxName, checkpoint.MessageName(n))
-	started := time.Now()
-	for wait := pollFirst; ; wait = min(wait*3/2, pollMost) {
-		b, err := os.ReadFile(p)
-		if err == nil {
-			a, err := checkpoint.ParseAnswer(b)
-			if err != nil {
-				return err
-			}
-			return h.conclude(a, request)
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if time.Since(started) >= h.window {
-			return exitf(exitStaged, "no answer within %v: checkpoint %d is sealed and is taken when the runner can", h.window, seq)
-		}
-		time.Sleep(wait)
+	a, ok, err := h.answered(n, h.window)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return exitf(exitStaged, "no answer within %v: checkpoint %d is sealed and is taken when the runner can", h.window, seq)
 	}
+	return h.conclude(a, request)
 }
 
 func (h *helper) conclude(a checkpoint.Answer, request int) error {
+	if a.Status != checkpoint.StatusCommitted {
+		return h.refused(a)
+	}
+	m, _ := h.recall()
+	m.Committed, m.Request = h.now().UnixMilli(), request
+	return h.remember(m)
+}
+
+// refused is an answer that is no yes, with the exit code that programs branch on.
+func (h *helper) refused(a checkpoint.Answer) error {
 	why := func(otherwise string) string {
 		if a.Reason != "" {
 			return a.Reason
@@ -205,12 +204,8 @@ func (h *helper) conclude(a checkpoint.Answer, request int) error {
 		return otherwise
 	}
 	switch a.Status {
-	case checkpoint.StatusCommitted:
-		m, _ := h.recall()
-		m.Committed, m.Request = h.now().UnixMilli(), request
-		return h.remember(m)
 	case checkpoint.StatusStaged:
-		return exitf(exitStaged, "%s", why("stored on this node; the site has no quorum to commit it yet"))
+		return exitf(exitStaged, "%s", why("the site has no quorum to commit it now"))
 	case checkpoint.StatusStale:
 		return exitf(exitStale, "%s", why("another epoch runs this job: stop now"))
 	case checkpoint.StatusLimit:

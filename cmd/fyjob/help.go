@@ -21,6 +21,15 @@ const helpText = `fyjob — tell Forgeyard about checkpoints, from inside a job
   fyjob critical end
   fyjob progress DONE[/TOTAL] [--unit NAME]
                                 a sign of life
+  fyjob effect begin KEY --kind KIND --idem K
+                                before something that cannot be undone (publish, deploy, a
+                                webhook): wait until the site has written down that it is
+                                meant. Perform it only after exit 0. Exit 8: it is done
+                                already, the evidence is printed
+  fyjob effect done KEY --evidence FILE
+                                it was performed; the file, a receipt of at most 1024 bytes,
+                                shows it
+  fyjob effect abort KEY        it was certainly not performed
   fyjob why                     print why the job is asked to stop; exit 1: it is not
   fyjob doctor                  check the surroundings; exit 1: something is wrong
 
@@ -38,7 +47,9 @@ A script that saves its state, and also runs where there is no Forgeyard:
 
 Exit codes: 0 done (commit: durable) · 1 no · 2 usage · 3 stored here, not committed yet ·
 4 rejected or failed, the reason is on stderr · 5 stale: another epoch runs this job, stop
-now · 6 not under Forgeyard · 7 a limit was hit
+now · 6 not under Forgeyard · 7 a limit was hit · 8 the effect is done already
+
+After effect begin, 3 means: it is not known to be written down, so do not perform it.
 
 Secrets must not be in a checkpoint: one that holds the value of a secret of the job is
 rejected. docs/checkpoints.md explains the protocol.

@@ -25,6 +25,7 @@ const (
 	exitStale    = 5
 	exitOutside  = 6
 	exitLimit    = 7
+	exitAlready  = 8
 )
 
 func main() {
@@ -50,6 +51,9 @@ func verbs() []verb {
 		{"critical begin", (*helper).criticalBegin},
 		{"critical end", (*helper).criticalEnd},
 		{"progress", (*helper).progress},
+		{"effect begin", (*helper).effectBegin},
+		{"effect done", (*helper).effectDone},
+		{"effect abort", (*helper).effectAbort},
 		{"why", (*helper).why},
 		{"doctor", (*helper).doctor},
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,24 @@ func LogPin(a forgeyard.Authority) string {
 	return "job/" + string(a.Job) + "/" + logPin + strconv.FormatUint(a.Fence.Epoch, 10)
 }
 
+const stepPin = "step/"
+
+// StepPin is the owner of what a step of an epoch made, until its job ends or nobody needs it.
+func StepPin(a forgeyard.Authority, step int) string {
+	return fmt.Sprintf("job/%s/%s%d/%d", a.Job, stepPin, a.Fence.Epoch, step)
+}
+
+// stepNeedless: no committed result names what the step made, and its epoch is over (69§127).
+func stepNeedless(j site.Job, rest string) bool {
+	epochText, stepText, _ := strings.Cut(rest, "/")
+	epoch, err1 := strconv.ParseUint(epochText, 10, 64)
+	step, err2 := strconv.Atoi(stepText)
+	if err1 != nil || err2 != nil || step < 0 || step >= len(j.Spec.Steps) || (epoch == j.Epoch && j.Lease.Live()) {
+		return false
+	}
+	return !slices.ContainsFunc(j.Steps, func(c site.CommittedStep) bool { return c.Epoch == epoch && c.Name == j.Spec.Steps[step].Name })
+}
+
 // Needless reports whether nothing needs a pin of this node's store any more: inputs
 // and checkpoints when the job has ended, outputs and log when it is forgotten, an attempt's when it
 // is over here. An owner that is not ours to judge is left alone.
@@ -41,6 +60,9 @@ func Needless(st *site.State, owner string, here func(forgeyard.AttemptID) bool,
 		j, ok := st.Jobs.Get(forgeyard.JobID(id))
 		if !ok {
 			return olderThan(id, wall, time.Hour) // a job that is being submitted is not known yet
+		}
+		if made, ok := strings.CutPrefix(what, stepPin); ok && stepNeedless(j, made) {
+			return true
 		}
 		return j.Status.Terminal() && what != "outputs" && !strings.HasPrefix(what, logPin)
 	case "attempt":

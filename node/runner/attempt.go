@@ -64,6 +64,7 @@ type Attempt struct {
 	saved      bool     // the last program ended with the checkpoint that was committed
 	taken      Captured // the last checkpoint
 	steps      []job.StepResult
+	chain      chain // of committed steps
 	outputs    []job.Output
 	signs      []job.Diagnostic // of work that failed
 	summary    string           // of an own run that did what it was asked
@@ -157,6 +158,9 @@ func (a *Attempt) live() {
 	defer a.unkept()
 	defer a.releaseLayers()
 	v := a.timed(SpanPrepare, "", a.prepare)
+	if v == nil {
+		v = a.reconcile()
+	}
 	if v == nil {
 		v = a.runSteps()
 		a.diagnose(v)
@@ -326,7 +330,7 @@ func (a *Attempt) makeWorkspace(context.Context) error {
 		// nobody can find.
 		s.Orphan = executor.Orphan{ID: a.id, Boot: executor.BootID()}
 	}, func(err error) { a.named <- err })
-	if a.contract.Mode == job.ResumeApplication {
+	if a.speaks() {
 		if err := capture.Prepare(filepath.Join(a.root, executor.CtlDir)); err != nil {
 			return err
 		}

@@ -47,7 +47,10 @@ func (a *Attempt) environment(s job.Step) []string {
 			m["FORGEYARD_TOOLCHAIN_"+envWord(name)] = path.Join(a.view, in.Path)
 		}
 	}
-	if a.task.Spec.Resume.Mode == job.ResumeApplication {
+	if a.task.FenceToken != 0 {
+		m["FORGEYARD_FENCE_TOKEN"] = strconv.FormatUint(a.task.FenceToken, 10)
+	}
+	if a.speaks() {
 		a.protocol(m)
 	}
 	var l []string

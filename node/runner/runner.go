@@ -261,6 +261,11 @@ type Task struct {
 	Until forgeyard.Instant
 	// Checkpoints takes checkpoints; nil when the contract has none.
 	Checkpoints Checkpointer
+	// Ledger keeps effects and committed steps; nil where the spec has neither.
+	Ledger     Ledger
+	Intents    []Intent        // to be looked for before anything runs
+	Committed  []CommittedStep // of earlier epochs
+	FenceToken uint64          // of the lease; it only rises over the whole site. 0: not told
 }
 
 // Hooks are what an attempt tells and asks while it lives. Calls come from its own
@@ -341,6 +346,7 @@ const (
 	EndCheckpoint      End = "checkpoint"       // exited for a checkpoint; Captured says what follows
 	EndRestoreRejected End = "restore_rejected" // the program cannot use the restored state
 	EndTryLater        End = "try_later"        // EX_TEMPFAIL of a resumable program
+	EndReconcile       End = "reconcile"        // nobody knows what became of an effect of an earlier epoch
 	EndLease           End = "lease"            // the right to act ended; propose nothing
 )
 
@@ -371,6 +377,9 @@ func (r *Runner) Start(ctx context.Context, t Task, h Hooks) (*Attempt, error) {
 	}
 	if t.Spec.Resume.Mode == job.ResumeApplication && t.Checkpoints == nil {
 		return nil, forgeyard.Errorf("run", forgeyard.Invalid, "the contract has checkpoints and nobody takes them")
+	}
+	if t.Spec.HasEffects() && t.Ledger == nil {
+		return nil, forgeyard.Errorf("run", forgeyard.Invalid, "the spec has effects and nobody keeps their ledger")
 	}
 	a := newAttempt(ctx, r, t, h)
 	r.mu.Lock()

@@ -1,0 +1,309 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/executor"
+)
+
+// Ledger is what the site's log holds of a job's effects and committed steps, for one epoch.
+// Errors have the kinds of a proposal: Stale ends the epoch, Unavailable and Unknown say that
+// nobody decided. Calls may overlap.
+type Ledger interface {
+	// Begin writes down that an effect is about to be performed.
+	Begin(ctx context.Context, key, kind, idem string) (Begun, error)
+	// Settle writes down what became of one.
+	Settle(ctx context.Context, s Settled) error
+	// CommitStep keeps the result of a step for later epochs, its outputs copied first.
+	CommitStep(ctx context.Context, s CommittedStep) error
+}
+
+// Begun is the answer to an intent. Already: it is done, and not to be done again.
+type Begun struct {
+	Already  bool
+	Evidence []byte
+}
+
+// Outcome is what is known of an effect.
+type Outcome string
+
+// Outcomes.
+const (
+	EffectDone    Outcome = "done"
+	EffectAborted Outcome = "aborted"
+	EffectUnknown Outcome = "unknown"
+)
+
+// Settled is one outcome. Reconciled: of an effect of an earlier epoch, looked for here.
+type Settled struct {
+	Key        string
+	Outcome    Outcome
+	Evidence   []byte
+	Why        string
+	Reconciled bool
+}
+
+// Intent is an effect of an earlier epoch that has no outcome.
+type Intent struct {
+	Key, Kind, Idem string
+	Epoch           uint64
+	Reconcile       []string // argv that finds out
+}
+
+// CommittedStep is the result of a step that later epochs need not run again.
+type CommittedStep struct {
+	Index    int
+	Evidence forgeyard.Digest
+	Outputs  []job.Output
+	Result   job.StepResult
+}
+
+// reconcile finds out what became of what earlier epochs began, before anything of this one
+// runs: each under the new epoch's authority, so that a holder of the old one is shut out
+// where the outside looks at the fence; nil: all is known.
+func (a *Attempt) reconcile() *verdict {
+	for _, in := range a.task.Intents {
+		if v := a.interrupted(); v != nil {
+			return v
+		}
+		s, v := a.lookOutside(in)
+		if v != nil {
+			return v
+		}
+		a.note("effect %s of epoch %d: %s %s", in.Key, in.Epoch, s.Outcome, s.Why)
+		a.event(0, map[string]any{"event": "reconcile", "effect": in.Key, "of_epoch": in.Epoch, "outcome": s.Outcome, "why": a.clean(s.Why)})
+		if v := a.settle(s); v != nil {
+			return v
+		}
+		if s.Outcome == EffectUnknown {
+			return &verdict{end: EndReconcile, message: fmt.Sprintf("effect %s of epoch %d: %s", in.Key, in.Epoch, s.Why)}
+		}
+	}
+	return nil
+}
+
+// lookOutside runs the reconcile command of one intent to the confirmed end of its tree.
+func (a *Attempt) lookOutside(in Intent) (Settled, *verdict) {
+	s := Settled{Key: in.Key, Outcome: EffectUnknown, Reconciled: true}
+	if len(in.Reconcile) == 0 {
+		s.Why = "its rule has no reconcile command"
+		return s, nil
+	}
+	if a.Lost() {
+		return s, a.interrupted()
+	}
+	r := a.request(0, job.Step{Name: "reconcile", Run: in.Reconcile, Env: map[string]string{}})
+	r.Env = append(r.Env, "FORGEYARD_EFFECT_KEY="+in.Key, "FORGEYARD_EFFECT_KIND="+in.Kind, "FORGEYARD_EFFECT_IDEM="+in.Idem, fmt.Sprintf("FORGEYARD_EFFECT_EPOCH=%d", in.Epoch))
+	said := &head{most: job.MaxEvidence}
+	r.Stdout = io.MultiWriter(r.Stdout, said)
+	h, err := a.exec.Start(a.ctx, r)
+	if err != nil {
+		s.Why = a.clean(fmt.Sprintf("its reconcile command did not start: %v", err))
+		return s, a.interrupted()
+	}
+	late := false
+	select {
+	case <-h.Done():
+	case <-a.ctx.Done():
+	case <-a.halt():
+	case <-a.run.cfg.Clock.After(a.task.Spec.Timeouts.Prepare):
+		late = true
+	}
+	a.run.cfg.Ender.End(a.id, h)
+	x := h.Wait()
+	a.endStreams()
+	if v := a.interrupted(); v != nil {
+		return s, v
+	}
+	s.Outcome, s.Why = a.answer(x, late)
+	if s.Outcome == EffectDone {
+		s.Evidence = []byte(a.clean(said.text(in)))
+	}
+	return s, nil
+}
+
+// answer reads the exit code of a reconcile command.
+func (a *Attempt) answer(x executor.Exit, late bool) (Outcome, string) {
+	switch {
+	case late:
+		return EffectUnknown, fmt.Sprintf("its reconcile command did not end within %v", a.task.Spec.Timeouts.Prepare)
+	case x.Signal != 0:
+		return EffectUnknown, "its reconcile command was ended by " + signalName(x.Signal)
+	case x.Code == 0:
+		return EffectDone, ""
+	case x.Code == 1:
+		return EffectAborted, ""
+	}
+	return EffectUnknown, fmt.Sprintf("its reconcile command exited with %d", x.Code)
+}
+
+// head keeps the first bytes of an output, and names all of it.
+type head struct {
+	most int
+	b    []byte
+	n    int64
+	sum  *cas.Hasher
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	if h.sum == nil {
+		h.sum = cas.NewHasher()
+	}
+	h.n += int64(len(p))
+	h.b = append(h.b, p[:min(len(p), h.most-len(h.b))]...)
+	return h.sum.Write(p)
+}
+
+// text is what a command that found the effect done shows for it.
+func (h *head) text(in Intent) string {
+	switch {
+	case h.n == 0:
+		return fmt.Sprintf("%s said that %s is done", in.Reconcile[0], in.Key)[:min(job.MaxEvidence, len(in.Reconcile[0])+len(in.Key)+19)]
+	case h.n > int64(h.most):
+		return fmt.Sprintf("%d bytes, %s", h.n, h.sum.Sum())
+	}
+	return string(h.b)
+}
+
+// settle writes down an outcome, again and again while there is time; nil: it is in the log.
+func (a *Attempt) settle(s Settled) *verdict {
+	ctx, cancel := a.bounded(a.task.Spec.Timeouts.Upload, a.cancelled)
+	defer cancel()
+	err := a.retry(ctx, "write down effect "+s.Key, func(ctx context.Context) error { return a.task.Ledger.Settle(ctx, s) }, decided)
+	if v := a.interruptedByEnd(); v != nil {
+		return v
+	}
+	switch {
+	case err == nil:
+		return nil
+	case forgeyard.KindOf(err) == forgeyard.Stale:
+		a.endLease()
+		return a.interrupted()
+	}
+	return &verdict{end: EndReconcile, message: forgeyard.Clip(err.Error(), maxMessage)}
+}
+
+// decided reports that the log has answered, so that asking again brings nothing.
+func decided(err error) bool {
+	k := forgeyard.KindOf(err)
+	return k != forgeyard.Unavailable && k != forgeyard.Unknown && k != forgeyard.Interrupted
+}
+
+// speaks reports whether programs of the attempt talk to their runner: FYCP/1 is there.
+func (a *Attempt) speaks() bool {
+	return a.contract.Mode == job.ResumeApplication || a.task.Spec.HasEffects()
+}
+
+// followEffects begins to answer what a step tells of its effects. The function that it
+// returns is called when the tree is gone: what was told to be done by then counts still.
+func (a *Attempt) followEffects(f Folders) (end func()) {
+	if !a.speaks() || a.task.Spec.Own() {
+		return func() {}
+	}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.serveEffects(f, stop)
+	}()
+	return func() {
+		close(stop)
+		<-ended
+		if !a.Lost() {
+			a.effects(f, true)
+		}
+	}
+}
+
+// serveEffects answers what the running program tells of its effects, until stop is closed.
+// It is a goroutine of its own: a checkpoint that is being stored must not delay it.
+func (a *Attempt) serveEffects(f Folders, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-a.ctx.Done():
+			return
+		case <-a.run.cfg.Clock.After(effectEvery):
+			a.effects(f, false)
+		}
+	}
+}
+
+// effects looks once. over: the tree is gone, so that an intent would be of nobody.
+func (a *Attempt) effects(f Folders, over bool) {
+	auth := a.task.Authority
+	all, err := capture.EffectMessages(f.Ctl, auth.Attempt, auth.Fence.Epoch)
+	if err != nil {
+		if a.ctx.Err() == nil {
+			a.said().Warn("what the program tells of effects cannot be read", "err", err)
+		}
+		return
+	}
+	for _, m := range all {
+		if over && m.Kind == checkpoint.MessageEffectBegin {
+			continue
+		}
+		ctx, cancel := a.bounded(effectTime, nil)
+		ans := a.tellLedger(ctx, m)
+		cancel()
+		if err := capture.WriteAnswer(f.Ctl, m.N, ans); err != nil {
+			a.said().Warn("an answer about an effect was not written", "err", err)
+		}
+		if ans.Status == checkpoint.StatusStale {
+			a.endLease()
+			return
+		}
+	}
+}
+
+// tellLedger carries one message out.
+func (a *Attempt) tellLedger(ctx context.Context, m checkpoint.Message) checkpoint.Answer {
+	e := *m.Effect
+	ans := checkpoint.Answer{Status: checkpoint.StatusCommitted}
+	var err error
+	switch {
+	case a.clean(string(e.Evidence)+e.Key+e.Idem) != string(e.Evidence)+e.Key+e.Idem:
+		return checkpoint.Answer{Status: checkpoint.StatusRejected, Reason: string(checkpoint.CodeSecret) + ": the value of a secret stands in it"}
+	case a.task.Ledger == nil:
+		return checkpoint.Answer{Status: checkpoint.StatusRejected, Reason: "the job declares no effects: say effects: protected, or give rules, in the job file"}
+	case m.Kind == checkpoint.MessageEffectBegin:
+		var b Begun
+		if b, err = a.task.Ledger.Begin(ctx, e.Key, e.Kind, e.Idem); b.Already {
+			ans.Status, ans.Evidence = checkpoint.StatusAlready, b.Evidence
+		}
+	case m.Kind == checkpoint.MessageEffectDone:
+		err = a.task.Ledger.Settle(ctx, Settled{Key: e.Key, Outcome: EffectDone, Evidence: e.Evidence})
+	default:
+		err = a.task.Ledger.Settle(ctx, Settled{Key: e.Key, Outcome: EffectAborted})
+	}
+	if err == nil {
+		a.note("%s %s: %s", m.Kind, e.Key, ans.Status)
+		return ans
+	}
+	ans = checkpoint.Answer{Status: checkpoint.StatusRejected, Reason: err.Error()}
+	switch forgeyard.KindOf(err) {
+	case forgeyard.Stale:
+		ans.Status = checkpoint.StatusStale
+	case forgeyard.Limit:
+		ans.Status = checkpoint.StatusLimit
+	case forgeyard.Unavailable, forgeyard.Unknown, forgeyard.Interrupted:
+		ans.Status = checkpoint.StatusStaged
+	}
+	a.note("%s %s: %s: %s", m.Kind, e.Key, ans.Status, ans.Reason)
+	return ans
+}
+
+const (
+	// effectEvery is how often the outbox is looked at: each effect waits for it twice.
+	effectEvery = 50 * time.Millisecond
+	// effectTime is how long the site has to decide, before a program is told that nobody did.
+	effectTime = 10 * time.Second
+)
