@@ -25,6 +25,12 @@ type EffectNote struct {
 	Evidence []byte `json:"evidence,omitempty"` // of done
 }
 
+// MaxEvidence bounds an evidence, in bytes; the alias spares the helper the whole of package job.
+const MaxEvidence = job.MaxEvidence
+
+// CheckEffectKey says why s cannot name an effect, or be its kind or idempotency key, or nil.
+func CheckEffectKey(s string) error { return job.CheckEffectKey(s) }
+
 // Effect reports whether the message is about an effect.
 func (k MessageKind) Effect() bool {
 	return k == MessageEffectBegin || k == MessageEffectDone || k == MessageEffectAbort

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node/checkpoint"
-	"github.com/forgeyard/forgeyard-node/job"
 )
 
 // effectWait is how long the site's answer is waited for, unless --wait says otherwise.
@@ -56,14 +55,14 @@ func readEvidence(file string) (b []byte, err error) {
 		return nil, exitf(exitUsage, "%v", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	b, err = io.ReadAll(io.LimitReader(f, job.MaxEvidence+1))
+	b, err = io.ReadAll(io.LimitReader(f, checkpoint.MaxEvidence+1))
 	switch {
 	case err != nil:
 		return nil, err
 	case len(b) == 0:
 		return nil, exitf(exitUsage, "%s is empty: it shows nothing", file)
-	case len(b) > job.MaxEvidence:
-		return nil, exitf(exitLimit, "%s has more than %d bytes: give a receipt or a digest, not the thing itself", file, job.MaxEvidence)
+	case len(b) > checkpoint.MaxEvidence:
+		return nil, exitf(exitLimit, "%s has more than %d bytes: give a receipt or a digest, not the thing itself", file, checkpoint.MaxEvidence)
 	}
 	return b, nil
 }
@@ -84,7 +83,7 @@ func (h *helper) effect(kind checkpoint.MessageKind, e checkpoint.EffectNote, wa
 		if s == "" && s != e.Key {
 			continue
 		}
-		if err := job.CheckEffectKey(s); err != nil {
+		if err := checkpoint.CheckEffectKey(s); err != nil {
 			return exitf(exitUsage, "%v", err)
 		}
 	}

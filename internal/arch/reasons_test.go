@@ -11,6 +11,7 @@ var reasons = map[string]string{
 	"consensus/":          "the guards are read against one life of a group; its stores get a package when there is a second kind",
 	"mesh/":               "identity and enrolment are the natural cut; they share the secret type and the file rules with the rest",
 	"node/":               "the composition of all parts: many short files, one per loop or service, around one struct",
+	"job/":                "one spec: its fields, their defaults and what is wrong with them refer to each other",
 	"node/runner/":        "the life of one attempt: what it prepares, watches, stops and hands back is one order of things",
 	"simulation/":         "model and checkers of one run, a file each: the checkers watch moments inside the model; the language of scenarios is a package of its own",
 	"simulation/raftsim/": "one package on purpose, like simulation: the machines, what stands around the real parts, and the checkers of one seed, a file each",
