@@ -102,22 +102,59 @@ func (n *node[V]) way(key string) int {
 	return lo - 1
 }
 
+// find returns the leaf that key is in, and where; nil if it is nowhere below n, which may
+// be nil.
+func (n *node[V]) find(key string) (*node[V], int) {
+	if n == nil {
+		return nil, 0
+	}
+	for n.kids != nil {
+		n = n.kids[n.way(key)]
+	}
+	if i, ok := n.search(key); ok {
+		return n, i
+	}
+	return nil, 0
+}
+
 // Get returns the value of k.
 func (t Table[K, V]) Get(k K) (V, bool) {
-	if n := t.root; n != nil {
-		for n.kids != nil {
-			n = n.kids[n.way(string(k))]
-		}
-		if i, ok := n.search(string(k)); ok {
-			return n.items[i].val, true
-		}
+	if n, i := t.root.find(string(k)); n != nil {
+		return n.items[i].val, true
 	}
 	var zero V
 	return zero, false
 }
 
 // Has reports whether k is there.
-func (t Table[K, V]) Has(k K) bool { _, ok := t.Get(k); return ok }
+func (t Table[K, V]) Has(k K) bool {
+	n, _ := t.root.find(string(k))
+	return n != nil
+}
+
+// Reader finds values where they are, for who asks for thousands: a Get copies its value,
+// and begins at the root. It is of one goroutine.
+type Reader[K ~string, V any] struct {
+	root, leaf *node[V] // leaf: of what was found last
+	next       int
+}
+
+// Reader returns one that has found nothing yet.
+func (t Table[K, V]) Reader() Reader[K, V] { return Reader[K, V]{root: t.root} }
+
+// Find returns the value of k, nil if there is none. It is part of the table: nobody may
+// change it. Quickest is the key that follows the one that was found last.
+func (r *Reader[K, V]) Find(k K) *V {
+	if n := r.leaf; n == nil || r.next == len(n.items) || n.items[r.next].key != string(k) {
+		n, i := r.root.find(string(k))
+		if n == nil {
+			return nil
+		}
+		r.leaf, r.next = n, i
+	}
+	r.next++
+	return &r.leaf.items[r.next-1].val
+}
 
 // Same reports whether two tables share all that they hold: true is certain, and false says
 // only that a Put or Delete lies between them.

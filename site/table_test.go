@@ -53,12 +53,38 @@ func (w twin) check(t *testing.T) {
 			t.Fatalf("%q is there: %v, want %v", next, !ok, ok)
 		}
 	}
+	w.checkReader(t, keys)
 	k, _, ok := w.fast.Min()
 	if ok != (len(keys) > 0) || ok && k != keys[0] {
 		t.Fatalf("the lowest is %q, %v", k, ok)
 	}
 	if w.fast.root != nil {
 		sound(t, w.fast.root)
+	}
+}
+
+// checkReader asks one reader for the keys in their order, with those in between that are
+// not there, and then backwards.
+func (w twin) checkReader(t *testing.T, keys []string) {
+	t.Helper()
+	r := w.fast.Reader()
+	find := func(k string) {
+		v, ok := w.slow[k]
+		if got := r.Find(k); (got != nil) != ok || ok && *got != v {
+			t.Fatalf("a reader finds %v for %q, want %d %v", got, k, v, ok)
+		}
+	}
+	find("")
+	for i, k := range keys {
+		if i%3 != 2 {
+			find(k)
+		}
+		if i%5 == 4 {
+			find(k + "\x00")
+		}
+	}
+	for _, k := range slices.Backward(keys) {
+		find(k)
 	}
 }
 

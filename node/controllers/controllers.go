@@ -177,10 +177,9 @@ func NewMemory(now forgeyard.Instant) *Memory {
 // Observe takes note of leases that are new to this leader, or were accepted, and
 // forgets those of jobs that ended.
 func (m *Memory) Observe(now forgeyard.Instant, s *site.State) {
-	leased := 0
+	leased, jobs := 0, s.Jobs.Reader()
 	for id := range s.Open.All() {
-		j, _ := s.Jobs.Get(id)
-		leased += m.observe(now, &j)
+		leased += m.observe(now, jobs.Find(id))
 	}
 	m.forget(s, leased)
 }
@@ -212,10 +211,9 @@ func (m *Memory) observe(now forgeyard.Instant, j *site.Job) int {
 // if that is all that is remembered, there is nothing to look for.
 func (m *Memory) forget(s *site.State, leased int) {
 	if len(m.leases) > leased {
-		live := make(map[forgeyard.LeaseID]bool, leased)
+		live, jobs := make(map[forgeyard.LeaseID]bool, leased), s.Jobs.Reader()
 		for id := range s.Open.All() {
-			j, _ := s.Jobs.Get(id)
-			live[j.Lease.Authority.Lease] = true
+			live[jobs.Find(id).Lease.Authority.Lease] = true
 		}
 		for key := range m.leases {
 			if !live[key] {
@@ -236,9 +234,9 @@ func (m *Memory) forgetDisabled(s *site.State, live int) {
 	if len(m.disabled) <= live {
 		return
 	}
-	held := make(map[forgeyard.LeaseID]bool, live)
+	held, jobs := make(map[forgeyard.LeaseID]bool, live), s.Jobs.Reader()
 	for id := range s.Open.All() {
-		if j, _ := s.Jobs.Get(id); j.Lease.Live() {
+		if j := jobs.Find(id); j.Lease.Live() {
 			held[j.Lease.Authority.Lease] = true
 		}
 	}
@@ -366,6 +364,7 @@ type stepper struct {
 	taken map[forgeyard.RunnerID]usage // by the leases that live
 	holds map[forgeyard.RunnerID]bool  // a live lease
 
+	members   site.Reader[forgeyard.RunnerID, site.Member]
 	disabling int       // live leases of disabled runners
 	waiting   []waiting // jobs that nobody holds, oldest first
 	takers    []site.Member
@@ -373,33 +372,33 @@ type stepper struct {
 
 // waiting is a job by the step of its submission.
 type waiting struct {
-	id forgeyard.JobID
-	at uint64
+	job *site.Job // in the state
+	at  uint64
 }
 
 // survey looks at every open job once: there may be thousands, and a job is large.
 func (s *stepper) survey() {
-	s.taken, s.holds = map[forgeyard.RunnerID]usage{}, map[forgeyard.RunnerID]bool{}
-	leased := 0
+	s.taken, s.holds, s.members = map[forgeyard.RunnerID]usage{}, map[forgeyard.RunnerID]bool{}, s.in.State.Members.Reader()
+	leased, jobs := 0, s.in.State.Jobs.Reader()
 	var stops []Effect
 	for id, at := range s.in.State.Open.All() {
-		j, _ := s.in.State.Jobs.Get(id)
-		leased += s.in.Mem.observe(s.now, &j)
-		s.expiry(&j)
-		stops = s.authority(&j, stops)
-		stops = s.pastEnd(&j, stops)
-		s.disabled(&j)
-		s.take(&j)
+		j := jobs.Find(id)
+		leased += s.in.Mem.observe(s.now, j)
+		s.expiry(j)
+		stops = s.authority(j, stops)
+		stops = s.pastEnd(j, stops)
+		s.disabled(j)
+		s.take(j)
 		if j.Lease.Live() {
 			s.holds[j.Lease.Authority.Runner] = true
 		} else {
-			s.waiting = append(s.waiting, waiting{id, at})
+			s.waiting = append(s.waiting, waiting{j, at})
 		}
 	}
 	s.effects = append(s.effects, stops...)
 	s.in.Mem.forget(s.in.State, leased)
 	s.in.Mem.forgetDisabled(s.in.State, s.disabling)
-	slices.SortFunc(s.waiting, func(a, b waiting) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
+	slices.SortFunc(s.waiting, func(a, b waiting) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.job.ID, b.job.ID)) })
 }
 
 func (s *stepper) propose(key string, b site.Body) {

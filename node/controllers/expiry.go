@@ -13,11 +13,11 @@ import (
 // expiry looks for a silence that lasted too long. A new leader counts the whole
 // length anew: it does not know how long a lease was silent before.
 func (s *stepper) expiry(j *site.Job) {
-	l := j.Lease
-	h, ok := s.in.Mem.leases[l.Authority.Lease]
+	h, ok := s.in.Mem.leases[j.Lease.Authority.Lease]
 	if !ok {
 		return
 	}
+	l := j.Lease
 	heard := max(h.heard, s.in.Mem.Elected)
 	switch {
 	case l.State == lease.Offered:

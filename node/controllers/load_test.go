@@ -106,3 +106,24 @@ func BenchmarkStep(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkStepOverAQueue is one look at a site whose jobs all wait, with nobody to take them.
+func BenchmarkStepOverAQueue(b *testing.B) {
+	in, now, _ := loaded(b, 3, 1)
+	raw := job.Spec{Title: "j", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted().Canonical()
+	for i := range 2000 {
+		submit := site.Command{ID: forgeyard.MessageID(fmt.Sprint("q", i)), At: 1_800_000_000_000, By: "ana", Body: site.Submit{Kind: job.Build, Spec: raw, SpecID: cas.Sum(raw)}}
+		next, reply := in.State.ApplyEntry(in.State.Index+1, 7, submit.Encode())
+		if err := reply.Err(); err != nil {
+			b.Fatal(err)
+		}
+		in.State = next
+	}
+	in.Mem.runners = map[forgeyard.RunnerID]Sign{}
+	b.ResetTimer()
+	for range b.N {
+		if effects, _ := Step(now, in); len(effects) != 0 {
+			b.Fatal(effects)
+		}
+	}
+}

@@ -44,10 +44,10 @@ func (s *stepper) place() {
 	held := map[forgeyard.DeviceID]bool{}
 	s.takers = s.whoTakes()
 	for _, w := range s.waiting {
-		j, _ := s.in.State.Jobs.Get(w.id)
-		if len(s.takers) == 0 && j.Spec.Node == "" {
+		if len(s.takers) == 0 && w.job.Spec.Node == "" {
 			continue // nobody could have it, whatever it asks
 		}
+		j := *w.job
 		if s.holdBack(j) != "" || s.nowhere(j) {
 			continue
 		}
@@ -128,9 +128,9 @@ func (s *stepper) take(j *site.Job) {
 
 func (s *stepper) usage() map[forgeyard.RunnerID]usage {
 	s.taken = map[forgeyard.RunnerID]usage{}
+	jobs := s.in.State.Jobs.Reader()
 	for id := range s.in.State.Open.All() {
-		j, _ := s.in.State.Jobs.Get(id)
-		s.take(&j)
+		s.take(jobs.Find(id))
 	}
 	return s.taken
 }

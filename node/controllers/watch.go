@@ -61,7 +61,7 @@ const disabledPatience = 5 * time.Second
 // whether it can be reached or not.
 func (s *stepper) disabled(j *site.Job) {
 	a := j.Lease.Authority
-	if m, _ := s.in.State.Members.Get(a.Runner); !j.Lease.Live() || !m.Disabled {
+	if m := s.members.Find(a.Runner); !j.Lease.Live() || m == nil || !m.Disabled {
 		delete(s.in.Mem.disabled, a.Lease)
 		return
 	}

@@ -108,7 +108,8 @@ func (l *Leadership) Run(ctx context.Context) {
 		now, in := l.look(group)
 		effects, wake := controllers.Step(now, in)
 		l.mu.Unlock()
-		took := l.cfg.Clock.Now().Sub(began)
+		ended := l.cfg.Clock.Now()
+		cost := last.cost(ended.Sub(began))
 		for _, e := range effects {
 			l.carryOut(ctx, e)
 		}
@@ -120,8 +121,8 @@ func (l *Leadership) Run(ctx context.Context) {
 		case <-l.cfg.Clock.After(wake.Sub(l.cfg.Clock.Now())):
 			continue // nothing came, and the time for this look is now
 		}
-		pause := rest(last.cost(took))
-		if pause == 0 {
+		pause := rest(cost) - l.cfg.Clock.Now().Sub(ended)
+		if pause <= 0 {
 			continue
 		}
 		select {
@@ -135,11 +136,11 @@ func (l *Leadership) Run(ctx context.Context) {
 const (
 	// longLook is a look after which a leader rests. A shorter one is that of a site with
 	// little open, where each step of a job should find the next at once.
-	longLook = 100 * time.Microsecond
+	longLook = 20 * time.Microsecond
 	// restFactor is how much longer than its last look a leader rests before the next.
-	restFactor = 19
+	restFactor = 49
 	// maxRest bounds that: on a machine that is busy with other things a look takes long by
-	// the clock, and jobs must not wait for it twenty times over.
+	// the clock, and jobs must not wait for it fifty times over.
 	maxRest = 500 * time.Millisecond
 )
 
@@ -155,9 +156,10 @@ func (k *looks) cost(took time.Duration) time.Duration {
 	return slices.Min(k[:])
 }
 
-// rest is how long a leader does not look after a look that costs so much. Each commit asks
+// rest is how long after a look that costs so much a leader does not look. Each commit asks
 // for one, and with hundreds of open jobs a look costs more than the commit: what comes
-// meanwhile waits for the next, so that looking takes a twentieth of the time.
+// meanwhile waits for the next, so that looking takes a fiftieth of the time. What comes
+// later finds a leader that has rested.
 func rest(took time.Duration) time.Duration {
 	if took < longLook {
 		return 0

@@ -86,3 +86,51 @@ func TestALookIsCountedFromItsEnd(t *testing.T) {
 		<-ended
 	})
 }
+
+// dearLook is a site of which each look takes a millisecond.
+type dearLook struct {
+	calls
+	state   *site.State
+	looks   chan forgeyard.Instant // each look's end
+	changed chan struct{}
+}
+
+func (s *dearLook) State() *site.State {
+	time.Sleep(time.Millisecond)
+	s.looks <- bubbleClock{}.Now()
+	return s.state
+}
+
+func (s *dearLook) Changed() <-chan struct{} { return s.changed }
+
+// A leader rests after a look, not before the next: what comes once it has rested is looked
+// at at once, and what comes before waits for no more than is left.
+func TestARestBeginsWithTheEndOfALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &dearLook{state: &site.State{Site: "S", Config: sitecfg.DefaultSite()}, looks: make(chan forgeyard.Instant), changed: make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			New(Config{Self: "R0", Term: 3, Group: s, Replica: s, Proposer: s, Clock: bubbleClock{}, Log: slog.New(slog.DiscardHandler),
+				Used: func() (time.Duration, bool) { return 0, true }}).Run(ctx)
+		}()
+		last := <-s.looks
+		for i := range len(looks{}) { // until it knows what they cost
+			time.Sleep(100 * time.Millisecond)
+			s.changed <- struct{}{}
+			next := <-s.looks
+			if took := next.Sub(last); took != 101*time.Millisecond {
+				t.Errorf("look %d came %s after the one before, and should have come at once", i, took)
+			}
+			last = next
+		}
+		time.Sleep(20 * time.Millisecond)
+		s.changed <- struct{}{}
+		if took := (<-s.looks).Sub(last); took != 50*time.Millisecond {
+			t.Errorf("a change in the rest was looked at %s after the last look", took)
+		}
+		cancel()
+		<-ended
+	})
+}

@@ -89,9 +89,9 @@ func TestUnconfirmedRenewalsCountForNothing(t *testing.T) {
 func TestALeaderRestsAfterALongLook(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0:                      0,
-		99 * time.Microsecond:  0,
-		100 * time.Microsecond: 1900 * time.Microsecond,
-		10 * time.Millisecond:  190 * time.Millisecond,
+		19 * time.Microsecond:  0,
+		20 * time.Microsecond:  980 * time.Microsecond,
+		2 * time.Millisecond:   98 * time.Millisecond,
 		200 * time.Millisecond: 500 * time.Millisecond,
 	} {
 		if got := rest(took); got != want {
