@@ -37,6 +37,8 @@ type (
 	GrantID string
 	// MessageID makes a message idempotent: the same id is the same message.
 	MessageID string
+	// RunSuspensionID names one suspension of a whole run (69§200).
+	RunSuspensionID string
 )
 
 // NewULID makes an identifier's text from a wall time and 10 bytes of entropy

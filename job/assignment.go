@@ -30,10 +30,14 @@ type Assignment struct {
 	Pool   string            `cbor:"1,keyasint,omitempty"`
 	Trust  []Trust           `cbor:"2,keyasint,omitempty"` // sorted, each once
 	Labels map[string]string `cbor:"3,keyasint,omitempty"` // they stand before the machine's own hints
+	// Class is how likely it is that the runner is taken away; empty: Stable.
+	Class InterruptionClass `cbor:"58,keyasint,omitempty"`
 }
 
 // IsZero reports that the site says nothing of the runner.
-func (a Assignment) IsZero() bool { return a.Pool == "" && len(a.Trust) == 0 && len(a.Labels) == 0 }
+func (a Assignment) IsZero() bool {
+	return a.Pool == "" && len(a.Trust) == 0 && len(a.Labels) == 0 && a.Class == ""
+}
 
 // Lacks says what keeps a runner from serving a spec by the word of the site alone: empty
 // when nothing does.
@@ -56,6 +60,9 @@ func (a Assignment) Lacks(s Spec) []string {
 			why = append(why, fmt.Sprintf("the site has not given it trust %q", t))
 		}
 	}
+	if a.Class.MayVanish() && s.Interruption.Tolerance == ToleranceNone {
+		why = append(why, fmt.Sprintf("it is %s capacity, the job tolerates no interruption", a.Class))
+	}
 	return why
 }
 
@@ -67,6 +74,9 @@ func (a Assignment) Check() error {
 	}
 	c.trust("trust", a.Trust)
 	c.labels("labels", a.Labels)
+	if a.Class != "" {
+		c.oneOf("class", string(a.Class), string(Stable), string(Preemptible), string(Spot), string(BestEffort))
+	}
 	return explain("assign", c.faults)
 }
 
@@ -78,6 +88,7 @@ type Assign struct {
 	NoTrust  bool              `cbor:"4,keyasint,omitempty"`
 	Labels   map[string]string `cbor:"5,keyasint,omitempty"` // likewise
 	NoLabels bool              `cbor:"6,keyasint,omitempty"`
+	Class    InterruptionClass `cbor:"58,keyasint,omitempty"` // Stable takes the class away
 }
 
 // Changed is what an assignment becomes. The error's kind is Invalid.
@@ -85,8 +96,8 @@ func (b Assign) Changed(a Assignment) (Assignment, error) {
 	switch {
 	case b.Pool != "" && b.NoPool, len(b.Trust) > 0 && b.NoTrust, len(b.Labels) > 0 && b.NoLabels:
 		return a, forgeyard.Errorf("assign", forgeyard.Invalid, "the same thing is given and taken")
-	case b.Pool == "" && len(b.Trust) == 0 && len(b.Labels) == 0 && !b.NoPool && !b.NoTrust && !b.NoLabels:
-		return a, forgeyard.Errorf("assign", forgeyard.Invalid, "nothing is assigned").WithHint("name a pool, a trust or a label, or take one away")
+	case b.Pool == "" && len(b.Trust) == 0 && len(b.Labels) == 0 && !b.NoPool && !b.NoTrust && !b.NoLabels && b.Class == "":
+		return a, forgeyard.Errorf("assign", forgeyard.Invalid, "nothing is assigned").WithHint("name a pool, a trust, a label or a class, or take one away")
 	}
 	if b.Pool != "" || b.NoPool {
 		a.Pool = b.Pool
@@ -96,6 +107,13 @@ func (b Assign) Changed(a Assignment) (Assignment, error) {
 	}
 	if len(b.Labels) > 0 || b.NoLabels {
 		a.Labels = maps.Clone(b.Labels)
+	}
+	switch b.Class {
+	case "":
+	case Stable:
+		a.Class = ""
+	default:
+		a.Class = b.Class
 	}
 	return a, a.Check()
 }
@@ -111,6 +129,9 @@ func (a Assignment) String() string {
 	}
 	for _, k := range slices.Sorted(maps.Keys(a.Labels)) {
 		words = append(words, "label "+k+"="+a.Labels[k])
+	}
+	if a.Class != "" {
+		words = append(words, "class "+string(a.Class))
 	}
 	if len(words) == 0 {
 		return "nothing"

@@ -15,7 +15,9 @@ const (
 // What follows an interruption.
 const (
 	RetryResumeOrRestart = "resume-or-restart"
-	RetryResumeOnly      = "resume-only"
+	RetryResumeLatest    = "resume-latest"
+	RetryResumeOnly      = "resume-only" // the same, as earlier versions call it
+	RetryRestart         = "restart"     // from nothing, whatever was saved
 	RetryNever           = "never"
 )
 

@@ -175,15 +175,12 @@ type FileConnectivity struct {
 type FileInterruption struct {
 	Tolerance string `yaml:"tolerance" enum:"none|restartable|checkpointable"`
 	Budget    *int   `yaml:"budget"`
-	Retry     string `yaml:"retry" enum:"resume-or-restart|resume-only|never"`
-}
-
-// RefusedKeys implements strictyaml.Refuser.
-func (FileInterruption) RefusedKeys() map[string]string {
-	return map[string]string{
-		"stable_after":                   "an epoch counts as stable once it has committed a checkpoint",
-		"resume_failures_per_checkpoint": "the site sets it for all jobs",
-	}
+	Retry     string `yaml:"retry" enum:"resume-or-restart|resume-latest|resume-only|restart|never"`
+	// StableAfter so many interruptions the job goes to stable runners only; default 3.
+	StableAfter    int           `yaml:"stable_after"`
+	ResumeFailures int           `yaml:"resume_failures_per_checkpoint"` // default and bound: the site's
+	Priority       Priority      `yaml:"priority" enum:"critical|high|normal|low"`
+	FinishWithin   time.Duration `yaml:"finish_within"` // of its submission
 }
 
 // FileResume is the resumability contract (FYCP/1 §1). Of the protocol's keys it
@@ -224,13 +221,13 @@ type FileCheckpoint struct {
 	Keep        int             `yaml:"keep"`
 	Signal      string          `yaml:"signal" enum:"none|USR1|USR2|HUP"`
 	SignalScope string          `yaml:"signal_scope" enum:"main" later:"group"`
+	OnCancel    bool            `yaml:"on_cancel"`
 }
 
 // RefusedKeys implements strictyaml.Refuser.
 func (FileCheckpoint) RefusedKeys() map[string]string {
 	return map[string]string{
-		"triggers":  "every trigger that the mode has is on",
-		"on_cancel": "a cancelled job takes no checkpoint; use `job cancel --after-checkpoint`",
+		"triggers": "every trigger that the mode has is on",
 	}
 }
 
@@ -474,7 +471,10 @@ func (s *Spec) interruption(j FileJob) {
 	if i == nil {
 		return
 	}
-	s.Interruption = Interruption{Tolerance: i.Tolerance, Budget: DefaultBudget, Retry: i.Retry}
+	s.Interruption = Interruption{
+		Tolerance: i.Tolerance, Budget: DefaultBudget, Retry: i.Retry,
+		StableAfter: i.StableAfter, ResumeFailures: i.ResumeFailures, Priority: i.Priority, FinishWithin: i.FinishWithin,
+	}
 	if i.Tolerance == "" {
 		s.Interruption.Tolerance = ToleranceRestartable
 		if j.Resume.Mode == ResumeApplication {
@@ -493,7 +493,7 @@ func (r FileResume) contract() Resume {
 	c := r.Checkpoint
 	out := Resume{Mode: r.Mode, FormatName: r.Format.Name, FormatVersion: r.Format.Version, Checkpoint: CheckpointDecl{
 		ExitCode: c.ExitCode, RejectCode: c.RejectCode, Interval: c.Interval, Window: c.Window,
-		MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Signal: c.Signal,
+		MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Signal: c.Signal, OnCancel: c.OnCancel,
 	}}
 	for _, f := range c.Files {
 		out.Checkpoint.Files = append(out.Checkpoint.Files, tidy(f))

@@ -70,7 +70,7 @@ func TestInterfaceExampleParses(t *testing.T) {
 		s.Requires.Toolchains[0] != "gcc" || s.Requires.Labels["bench"] != "a",
 		s.Devices[0].As != "dut" || s.Devices[0].Labels["board"] != "rev4",
 		s.Connectivity != Connectivity{OfflineAuthorized, 8 * time.Hour, false},
-		s.Interruption != Interruption{"checkpointable", 5, "resume-or-restart"},
+		s.Interruption != Interruption{Tolerance: "checkpointable", Budget: 5, Retry: "resume-or-restart"},
 		s.Resume.Checkpoint.ExitCode != 85 || s.Resume.Checkpoint.RejectCode != 86 || s.Resume.Checkpoint.Files[0] != "state",
 		s.Resume.Checkpoint.Interval != 10*time.Minute:
 		t.Fatalf("%+v", s)
@@ -93,7 +93,7 @@ func TestDefaultsAreWrittenIntoTheSpec(t *testing.T) {
 		s.Sandbox != SandboxStrict, s.Network != NetworkNone, s.Durability != DurSite, s.Effects != EffectsNone,
 		s.Connectivity != Connectivity{Grace, 0, false},
 		s.Stop != Stop{"TERM", 30 * time.Second},
-		s.Interruption != Interruption{ToleranceRestartable, 5, RetryResumeOrRestart},
+		s.Interruption != Interruption{Tolerance: ToleranceRestartable, Budget: 5, Retry: RetryResumeOrRestart},
 		s.Resume.Mode != ResumeNone || !s.Resume.Checkpoint.isZero(),
 		s.Steps[0].Name != "step 1":
 		t.Fatalf("%+v", s)
@@ -103,7 +103,7 @@ func TestDefaultsAreWrittenIntoTheSpec(t *testing.T) {
 		t.Fatalf("%v %+v", err, s)
 	}
 	s, err = parse(t, minimal+"  interruption: {tolerance: none}\n").Spec(nil)
-	if err != nil || s.Interruption != (Interruption{ToleranceNone, 0, RetryNever}) {
+	if err != nil || s.Interruption != (Interruption{Tolerance: ToleranceNone, Retry: RetryNever}) {
 		t.Fatalf("%v %+v", err, s.Interruption)
 	}
 	s, err = parse(t, minimal+"  resume: {interruption: {budget: 0}, stop: {signal: INT, grace: 5s}}\n").Spec(nil)
@@ -187,7 +187,7 @@ func TestRefusedFiles(t *testing.T) {
 		{"", job("resume: {mode: application, checkpoint: {exit_code: 86}}"), `job.yaml:5:43: job.resume.checkpoint.restore_reject_code: 86 is also the exit_code`},
 		{"", job("resume: {mode: application, checkpoint: {exit_code: 75}}"), `job.yaml:5:55: job.resume.checkpoint.exit_code: 75 means try again later (EX_TEMPFAIL); choose another`},
 		{"CK-149", job("interruption: {tolerance: checkpointable}"), `job.yaml:5:29: job.interruption.tolerance: checkpointable needs resume.mode application; it is none`},
-		{"", job("interruption: {stable_after: 3}"), `job.yaml:5:18: key "stable_after" in job.interruption is not supported by this version: an epoch counts as stable once it has committed a checkpoint`},
+		{"", job("interruption: {stable_after: -1}"), `job.yaml:5:32: job.interruption.stable_after: -1 is not in [0, 1000]`},
 		{"", job("interruption: {}\n  resume: {interruption: {budget: 1}}"), `job.yaml:6:26: job.resume.interruption: is given as job.interruption too; one of them is needed`},
 		{"", "version: 1\nkind: build\njob: {steps: [{name: a, run: [x], sh: y}, {name: a, sh: z}]}\n", "job.yaml:3:15: job.steps[0]: exactly one of run and sh is needed\njob.yaml:3:50: job.steps[1].name: \"a\" is given twice"},
 		{"", "version: 1\nkind: build\njob: {steps: []}\n", `job.yaml:3:14: job.steps: at least one step is needed`},

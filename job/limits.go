@@ -27,6 +27,7 @@ const (
 	MaxOffline      = 90 * 24 * time.Hour
 	MaxGrace        = time.Hour // signal to kill; a stop that takes longer is a checkpoint
 	MaxBudget       = 1000
+	MaxFinishWithin = 30 * 24 * time.Hour
 	MaxKeep         = 1000
 	MaxMilliCPU     = 4096 * 1000
 	MaxBytes        = 1 << 50 // memory, disk, checkpoint: a petabyte is a slip of the unit

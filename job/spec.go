@@ -208,7 +208,25 @@ const (
 type Interruption struct {
 	Tolerance string `cbor:"1,keyasint"` // checkpointable | restartable | none
 	Budget    int    `cbor:"2,keyasint"` // interruptions before the job fails with interrupted_budget
-	Retry     string `cbor:"3,keyasint"` // resume-or-restart | resume-only | never
+	Retry     string `cbor:"3,keyasint"` // resume-or-restart | resume-latest (resume-only) | restart | never
+	// StableAfter interruptions the job goes to stable runners only; 0: DefaultStableAfter.
+	StableAfter int `cbor:"58,keyasint,omitempty"`
+	// ResumeFailures of one checkpoint before it is quarantined, at most the site's; 0: the site's.
+	ResumeFailures int      `cbor:"59,keyasint,omitempty"`
+	Priority       Priority `cbor:"60,keyasint,omitempty"` // of its checkpoint, when there is not time for all
+	// FinishWithin is how long after its submission the job is to be done: near that a runner
+	// that may vanish is avoided. A wish, and no bound.
+	FinishWithin time.Duration `cbor:"61,keyasint,omitempty"`
+}
+
+// saysLater reports what a program of log format 1 does not read.
+func (i Interruption) saysLater() bool {
+	return i.StableAfter != 0 || i.ResumeFailures != 0 || i.Priority != "" || i.FinishWithin != 0 || i.Retry == RetryRestart || i.Retry == RetryResumeLatest
+}
+
+// ResumesOnly reports a job that never begins from nothing once it was interrupted.
+func (i Interruption) ResumesOnly() bool {
+	return i.Retry == RetryResumeOnly || i.Retry == RetryResumeLatest
 }
 
 // ResumeMode is how a job can go on where it stopped.
@@ -238,5 +256,6 @@ type CheckpointDecl struct {
 	Window     time.Duration `cbor:"5,keyasint,omitempty"`
 	MaxBytes   int64         `cbor:"6,keyasint,omitempty"`
 	Keep       int           `cbor:"7,keyasint,omitempty"`
-	Signal     string        `cbor:"8,keyasint,omitempty"` // none | USR1 | USR2 | HUP
+	Signal     string        `cbor:"8,keyasint,omitempty"`  // none | USR1 | USR2 | HUP
+	OnCancel   bool          `cbor:"58,keyasint,omitempty"` // a cancellation asks for one, where its reason allows
 }

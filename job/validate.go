@@ -266,8 +266,16 @@ func (c *check) resume(s Spec) {
 	c.oneOf("resume.stop.signal", s.Stop.Signal, "TERM", "INT", "HUP", "USR1", "USR2")
 	c.span("resume.stop.grace", s.Stop.Grace, MaxGrace)
 	c.oneOf("interruption.tolerance", i.Tolerance, ToleranceNone, ToleranceRestartable, ToleranceCheckpointable)
-	c.oneOf("interruption.retry", i.Retry, RetryResumeOrRestart, RetryResumeOnly, RetryNever)
+	c.oneOf("interruption.retry", i.Retry, RetryResumeOrRestart, RetryResumeLatest, RetryResumeOnly, RetryRestart, RetryNever)
 	c.between("interruption.budget", int64(i.Budget), 0, MaxBudget)
+	c.between("interruption.stable_after", int64(i.StableAfter), 0, MaxBudget)
+	c.between("interruption.resume_failures_per_checkpoint", int64(i.ResumeFailures), 0, MaxBudget)
+	if i.FinishWithin != 0 {
+		c.span("interruption.finish_within", i.FinishWithin, MaxFinishWithin)
+	}
+	if i.Priority != "" {
+		c.oneOf("interruption.priority", string(i.Priority), string(PriorityCritical), string(PriorityHigh), string(PriorityNormal), string(PriorityLow))
+	}
 	if r.FormatName != "" {
 		c.name("resume.format.name", r.FormatName)
 	}
@@ -282,8 +290,8 @@ func (c *check) resume(s Spec) {
 	if i.Tolerance == ToleranceCheckpointable {
 		c.add("interruption.tolerance", "checkpointable needs resume.mode application; it is %s", r.Mode)
 	}
-	if i.Retry == RetryResumeOnly {
-		c.add("interruption.retry", "resume-only needs resume.mode application; it is %s", r.Mode)
+	if i.ResumesOnly() {
+		c.add("interruption.retry", i.Retry+" needs resume.mode application; it is %s", r.Mode)
 	}
 }
 
@@ -315,5 +323,5 @@ func (c *check) checkpoint(d CheckpointDecl) {
 
 func (d CheckpointDecl) isZero() bool {
 	return d.ExitCode == 0 && d.RejectCode == 0 && len(d.Files) == 0 && d.Interval == 0 && d.Window == 0 &&
-		d.MaxBytes == 0 && d.Keep == 0 && d.Signal == ""
+		d.MaxBytes == 0 && d.Keep == 0 && d.Signal == "" && !d.OnCancel
 }

@@ -191,6 +191,14 @@ func (c *change) runRest(b Body) (any, error) {
 		return c.ask(b)
 	case StopRefused:
 		return nil, c.refused(b)
+	case Stopping:
+		return nil, c.stopping(b)
+	case Preempt:
+		return nil, c.preempt(b)
+	case RunSuspend:
+		return c.runSuspend(b)
+	case RunResume:
+		return nil, c.runResume(b)
 	case AttestOff:
 		return c.attestOff(b)
 	case Unname:
@@ -382,7 +390,7 @@ func (c *change) register(b Register) (Registered, error) {
 		if c.Allows(FormatPlaces) {
 			m.Session.Past = before.followedBy()
 		}
-		m.Silent = 0
+		m.Silent, m.Notice = 0, nil // what was said of the machine was said of the process that ran there
 	case !b.Place.IsZero():
 		m.Session.Place = b.Place // it began when the log's format had no room for it
 	}

@@ -45,6 +45,9 @@ func (c *change) submit(b Submit) (Submitted, error) {
 		return Submitted{}, forgeyard.Errorf("submit", forgeyard.Invalid, "kind %q is not a run kind; allowed: build, ingest, garden", forgeyard.Clip(string(b.Kind), job.MaxName))
 	}
 	v, err := c.enqueue(b.Kind, b.Title, key, b.Spec, b.SpecID, nil)
+	if err == nil && b.Group != "" {
+		err = c.group(b, v)
+	}
 	if err == nil && b.Via != "" {
 		j, _ := c.Jobs.Get(v.Job)
 		j.Via = b.Via
@@ -222,17 +225,22 @@ func (c *change) cancel(b Cancel) (Cancelling, error) {
 	if j.Status.Terminal() {
 		return Cancelling{Changed: false, Status: j.Status}, nil
 	}
-	if j.CancelAt != 0 && (j.Force || !b.Force) {
+	if err := checkCancel(j, b); err != nil {
+		return Cancelling{}, err
+	}
+	if j.CancelAt != 0 && !j.presses(b) {
 		return Cancelling{Changed: false, Status: j.Status}, nil
 	}
 	by := c.by
 	if j.CancelAt != 0 && c.Allows(FormatLeases) {
 		by = j.CancelBy // one that only presses harder is not the first request
 	}
-	j.Force = b.Force
-	c.askCancel(&j, by, "cancellation requested")
+	j.Force = j.Force || b.Force || b.Reason == job.CancelSecurity
+	c.noteCancel(&j, b)
+	c.askCancel(&j, by, j.cancelAsked())
+	c.auditCancel(j, b)
 	if c.nobodyHolds(j) {
-		c.finish(&j, job.Cancelled, "", "cancelled by "+c.by)
+		c.finish(&j, job.Cancelled, "", j.cancelEnded(c.by))
 	}
 	c.putJob(j)
 	return Cancelling{Changed: true, Status: j.Status}, nil
@@ -315,7 +323,7 @@ func (c *change) resume(b Resume) error {
 func (c *change) requeue(j *Job, why string) {
 	c.releaseDevices(j)
 	if j.CancelAt != 0 {
-		c.finish(j, job.Cancelled, "", "cancelled by "+j.CancelBy)
+		c.finish(j, job.Cancelled, "", j.cancelEnded(j.CancelBy))
 		return
 	}
 	if j.Held() {
@@ -333,13 +341,23 @@ func (c *change) requeue(j *Job, why string) {
 // nothing.
 func (j Job) stopsHere(lost job.FailureCategory) (job.FailureCategory, string) {
 	in := j.Spec.Interruption
+	over, why := j.overBudget()
 	switch {
 	case j.asksNever():
 		return lost, neverRetried
-	case j.Interruptions > in.Budget:
-		return job.InterruptedBudget, fmt.Sprintf("interrupted %d times, the budget is %d", j.Interruptions, in.Budget)
-	case in.Retry == "resume-only" && len(j.Checkpoints) == 0:
-		return lost, "there is no checkpoint and the job asks for resume-only"
+	case over != "":
+		return over, why
+	case in.ResumesOnly() && len(j.Checkpoints) == 0:
+		return lost, "there is no checkpoint and the job asks for " + in.Retry
+	}
+	return "", ""
+}
+
+// overBudget says that the job was interrupted more often than it allows, or nothing. What its
+// own work did wrong is not counted here (CK-202, CK-206).
+func (j Job) overBudget() (job.FailureCategory, string) {
+	if n, budget := j.Interruptions, j.Spec.Interruption.Budget; n > budget {
+		return job.InterruptedBudget, fmt.Sprintf("interrupted %d times, the budget is %d", n, budget)
 	}
 	return "", ""
 }

@@ -73,7 +73,7 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 	switch {
 	case j.Epoch != b.Epoch:
 		return none, forgeyard.Errorf("offer", forgeyard.Stale, "the job is at epoch %d, the offer was made at %d", j.Epoch, b.Epoch)
-	case !ok || m.Removed || m.Disabled || m.Draining:
+	case !ok || m.Removed || m.Disabled || m.Draining || m.Notice != nil:
 		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s takes no work", b.Runner)
 	case m.Waiting:
 		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s waits for approval", m.Name)
@@ -81,6 +81,8 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "the run is for %s, not for %s", c.memberName(j.Spec.Node), m.Name)
 	case len(m.Assigned.Lacks(j.Spec)) > 0:
 		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s: %s", m.Name, strings.Join(m.Assigned.Lacks(j.Spec), "; "))
+	case j.OnlyStable() && m.Assigned.Class.MayVanish():
+		return none, forgeyard.Errorf("offer", forgeyard.Conflict, "runner %s is %s capacity, the job was interrupted %d times and goes to stable capacity only", m.Name, m.Assigned.Class, j.Interruptions)
 	case m.Session.ID != b.Session:
 		return none, forgeyard.Errorf("offer", forgeyard.Stale, "session %s of %s is not the current one", forgeyard.Short(b.Session), m.Name)
 	}
@@ -103,7 +105,7 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 // checkpoint keeps its attempt; one that starts from nothing is a new attempt (E16).
 func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.SessionID, st lease.State) {
 	c.dropAfter(j)
-	from, resumes, _ := checkpoint.Select(j.Checkpoints)
+	from, resumes := j.usable()
 	j.Epoch++
 	j.ResumeFrom, j.Told, j.Asks = from.Manifest, 0, 0
 	if j.Lease.Reason != lease.EndExpired && j.Lease.Reason != lease.EndRejected {
@@ -273,6 +275,8 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 	rec := b.Commit
 	rec.At = c.at
 	switch {
+	case j.revoked():
+		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Denied, "the epoch was stopped for security: nothing of it is kept")
 	case j.Lease.State != lease.Accepted:
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Conflict, "lease %s is not accepted yet", b.Authority.Lease)
 	case j.Spec.Resume.Mode != job.ResumeApplication:
@@ -292,6 +296,7 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 	if err != nil {
 		return Checkpointed{}, err
 	}
+	before := j.Checkpoints
 	j.Checkpoints = next
 	if b.Productive && !j.ResumeFrom.IsZero() {
 		if well, err := checkpoint.ResumedWell(j.Checkpoints, j.ResumeFrom); err == nil {
@@ -302,7 +307,11 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 	c.told(&j, b.Told)
 	c.tell(j, job.EventMessage, "", "checkpoint %d of epoch %d committed: %s %s", rec.Seq, j.Epoch, rec.Manifest.Short(), progress(rec))
 	var out Checkpointed
-	if b.Continue {
+	switch {
+	case b.Continue && c.stuck(&j, before, rec):
+		c.endLease(&j, lease.EndCompleted, "a loop without progress")
+		c.finish(&j, job.Failed, job.WorkloadFailed, fmt.Sprintf("a loop: it asked %d times in a row to be begun anew, and its checkpoints brought nothing", j.Stuck))
+	case b.Continue:
 		out.Next = c.continueInPlace(&j, b.Authority)
 	}
 	c.putJob(j)
@@ -353,7 +362,7 @@ func repeated(j Job, b Checkpoint) (Checkpointed, bool) {
 func (c *change) continueInPlace(j *Job, a forgeyard.Authority) *forgeyard.Authority {
 	c.endLease(j, lease.EndContinued, "")
 	m, _ := c.Members.Get(a.Runner)
-	if j.CancelAt != 0 || j.StopKind != "" || j.final()+j.waitsFor() != "" || m.Draining || m.Disabled || m.Session.ID != a.Session {
+	if j.CancelAt != 0 || j.StopKind != "" || j.final()+j.waitsFor() != "" || m.Draining || m.Disabled || m.Notice != nil || m.Session.ID != a.Session {
 		c.afterStop(j, "checkpointed")
 		return nil
 	}
@@ -372,6 +381,8 @@ func (c *change) afterStop(j *Job, why string) {
 	switch {
 	case j.CancelAt != 0:
 		c.requeue(j, why)
+	case kind == stopPreempt && !j.Held() && c.Allows(FormatLeases):
+		c.preempted(j, why)
 	case kind == stopAuthority && !j.Held():
 		c.suspend(j)
 	default:
@@ -430,7 +441,11 @@ func (c *change) release(b Release) error {
 	c.endLease(&j, lease.EndReleased, b.Detail)
 	if !j.ResumeFrom.IsZero() && (b.Kind == "resume_failed" || b.Kind == "resume_rejected") {
 		c.resumeFailed(&j, b.Kind == "resume_rejected", b.Detail)
-		if from, _, _ := checkpoint.Select(j.Checkpoints); from.Manifest == j.ResumeFrom || !c.neverAgain(&j, job.RunnerLost, b.Detail) {
+		from, left := j.usable()
+		switch {
+		case !left && j.Spec.Interruption.ResumesOnly() && j.CancelAt == 0 && c.Allows(FormatLeases):
+			c.finish(&j, job.Failed, job.WorkloadFailed, b.Detail+"; no checkpoint is left and the job asks for "+j.Spec.Interruption.Retry)
+		case from.Manifest == j.ResumeFrom || !c.neverAgain(&j, job.RunnerLost, b.Detail):
 			c.requeue(&j, b.Detail)
 		}
 		c.putJob(j)
@@ -482,7 +497,11 @@ func takenBy(kind string) job.FailureCategory {
 // resumeFailed counts a resume that died unproductive; at the limit the checkpoint
 // is quarantined and the one before is next (K01).
 func (c *change) resumeFailed(j *Job, rejected bool, why string) {
-	contract, err := checkpoint.NewContract(j.Spec.Resume, checkpoint.Limits{ResumeFailures: c.Config.Interruption.ResumeFailures})
+	limit := c.Config.Interruption.ResumeFailures
+	if own := j.Spec.Interruption.ResumeFailures; own > 0 {
+		limit = min(limit, own)
+	}
+	contract, err := checkpoint.NewContract(j.Spec.Resume, checkpoint.Limits{ResumeFailures: limit})
 	if err != nil {
 		c.note("checkpoint", "contract of job %s: %v", forgeyard.Short(j.ID), err)
 		return

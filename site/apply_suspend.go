@@ -94,7 +94,7 @@ func (c *change) ask(b Ask) (Asked, error) {
 func (c *change) askCheckpoint(j Job) (Asked, error) {
 	switch {
 	case !j.takesCheckpoints():
-		return Asked{}, noCheckpoints(j).WithHint("declare resume.mode: application in the job file")
+		return Asked{}, noCheckpoints("ask", j).WithHint("declare resume.mode: application in the job file")
 	case j.Lease.State != lease.Accepted:
 		return Asked{}, forgeyard.Errorf(AskCheckpoint, forgeyard.Conflict, "job %s is %s: nobody runs it who could take one", j.ID, j.Status)
 	}
@@ -104,12 +104,12 @@ func (c *change) askCheckpoint(j Job) (Asked, error) {
 	return c.asked(j, true), nil
 }
 
-func noCheckpoints(j Job) *forgeyard.Error {
+func noCheckpoints(op string, j Job) *forgeyard.Error {
 	mode := j.Spec.Resume.Mode
 	if mode == "" {
 		mode = job.ResumeNone
 	}
-	return forgeyard.Errorf("ask", forgeyard.Conflict, "job %s takes no checkpoints: its resume mode is %s", j.ID, mode)
+	return forgeyard.Errorf(op, forgeyard.Conflict, "job %s takes no checkpoints: its resume mode is %s", j.ID, mode)
 }
 
 // askSuspend lets a job wait that nobody executes, and asks the holder of one that is
@@ -120,7 +120,7 @@ func (c *change) askSuspend(j Job, or string) (Asked, error) {
 	}
 	waits := !j.Lease.Live() && (j.Status == job.Queued || j.Status == job.Suspended)
 	if !waits && !j.takesCheckpoints() && or == OrRunOn {
-		return Asked{}, noCheckpoints(j).WithHint("--or-restart stops it, and begins it anew when it is resumed; --or-cancel ends it")
+		return Asked{}, noCheckpoints("ask", j).WithHint("--or-restart stops it, and begins it anew when it is resumed; --or-cancel ends it")
 	}
 	if final := j.final(); final != "" && !waits && or != OrCancel {
 		return Asked{}, forgeyard.Errorf(AskSuspend, forgeyard.Conflict, "job %s is never resumed: %s", j.ID, final).WithHint("let it end, or cancel it")

@@ -76,6 +76,11 @@ const (
 	kindContest
 	kindAsk
 	kindStopRefused
+
+	kindStopping   Kind = 58
+	kindPreempt    Kind = 59
+	kindRunSuspend Kind = 60
+	kindRunResume  Kind = 61
 )
 
 // Kinds of what is done outside, and of committed steps.
@@ -182,6 +187,10 @@ type Submit struct {
 	// Via is the member whose control socket the submission came through: what it alone may
 	// ask of its own machine. A member says it of itself only. Of log format 2.
 	Via forgeyard.RunnerID `cbor:"6,keyasint,omitempty"`
+	// Group and Order: it supersedes the runs of its group that have a lower order, and is
+	// refused where one has a higher. Order 0: after all that are there. Of log format 2.
+	Group string `cbor:"58,keyasint,omitempty"`
+	Order uint64 `cbor:"59,keyasint,omitempty"`
 }
 
 // Submitted is Submit's reply.
@@ -195,6 +204,13 @@ type Submitted struct {
 type Cancel struct {
 	Job   forgeyard.JobID `cbor:"1,keyasint"`
 	Force bool            `cbor:"2,keyasint,omitempty"`
+	// Of log format 2, as all below. Empty: user. Security ends it at once and withdraws what
+	// its current epoch has saved.
+	Reason job.CancelReason `cbor:"58,keyasint,omitempty"`
+	Note   string           `cbor:"59,keyasint,omitempty"` // in words
+	After  bool             `cbor:"60,keyasint,omitempty"` // a checkpoint first, where there is time
+	Within int64            `cbor:"61,keyasint,omitempty"` // nanoseconds for it; 0: as the contract says
+	Run    forgeyard.RunID  `cbor:"62,keyasint,omitempty"` // the run that supersedes it
 }
 
 // Cancelling is Cancel's reply.
@@ -504,6 +520,39 @@ type StopRefused struct {
 	Wish      uint64              `cbor:"3,keyasint"` // Hold.Step of what is refused: a late word answers no later wish
 }
 
+// Stopping is a holder's word of how far it is with the end of cancelled work. Of log format 2.
+type Stopping struct {
+	Authority forgeyard.Authority `cbor:"1,keyasint"`
+	Stage     CancelState         `cbor:"2,keyasint"`
+}
+
+// Preempt tells that a runner is being taken away, or no longer is. Of log format 2.
+type Preempt struct {
+	Runner  forgeyard.RunnerID  `cbor:"1,keyasint"`
+	Session forgeyard.SessionID `cbor:"2,keyasint,omitempty"` // the one that was seen; empty: a person means the runner
+	Source  string              `cbor:"3,keyasint,omitempty"`
+	Left    int64               `cbor:"4,keyasint,omitempty"` // nanoseconds until then; 0: nobody says
+	Off     bool                `cbor:"5,keyasint,omitempty"`
+}
+
+// RunSuspend lets a run wait as a whole until somebody resumes it. Of log format 2.
+type RunSuspend struct {
+	Run forgeyard.RunID `cbor:"1,keyasint"`
+	Or  string          `cbor:"2,keyasint,omitempty"` // as in Ask
+}
+
+// RunSuspended is RunSuspend's reply.
+type RunSuspended struct {
+	ID      forgeyard.RunSuspensionID `cbor:"1,keyasint"`
+	Changed bool                      `cbor:"2,keyasint,omitempty"`
+	Status  job.Status                `cbor:"3,keyasint"`
+}
+
+// RunResume lets a suspended run go on. Of log format 2.
+type RunResume struct {
+	Run forgeyard.RunID `cbor:"1,keyasint"`
+}
+
 // Resume puts a suspended job back into the queue.
 type Resume struct {
 	Job forgeyard.JobID `cbor:"1,keyasint"`
@@ -550,6 +599,10 @@ func (AttestOff) kind() Kind     { return kindAttestOff }
 func (Contest) kind() Kind       { return kindContest }
 func (Ask) kind() Kind           { return kindAsk }
 func (StopRefused) kind() Kind   { return kindStopRefused }
+func (Stopping) kind() Kind      { return kindStopping }
+func (Preempt) kind() Kind       { return kindPreempt }
+func (RunSuspend) kind() Kind    { return kindRunSuspend }
+func (RunResume) kind() Kind     { return kindRunResume }
 func (SecretSet) kind() Kind     { return kindSecretSet }
 func (SecretRemove) kind() Kind  { return kindSecretRemove }
 
@@ -609,6 +662,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindSecretSet: into[SecretSet], kindSecretRemove: into[SecretRemove], kindContest: into[Contest],
 	kindAsk: into[Ask], kindStopRefused: into[StopRefused],
 	kindEffectIntent: into[EffectIntent], kindEffectOutcome: into[EffectOutcome], kindEffectResolve: into[EffectResolve], kindStepCommit: into[StepCommit],
+	kindStopping: into[Stopping], kindPreempt: into[Preempt], kindRunSuspend: into[RunSuspend], kindRunResume: into[RunResume],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -96,9 +96,11 @@ func says(b Body) bool {
 	case MemberSet:
 		return b.Spare != nil || b.Deadline != 0 || b.Approved || b.Assign != nil
 	case Submit:
-		return b.Via != "" || later(b.Spec)
+		return b.Via != "" || b.Group != "" || b.Order != 0 || later(b.Spec)
 	case Stop:
 		return b.Lease != ""
+	case Cancel:
+		return b.Reason != "" || b.Note != "" || b.After || b.Within != 0 || b.Run != ""
 	case Expire:
 		return b.LogSeq != 0
 	case Checkpoint:

@@ -76,17 +76,19 @@ var later = []string{
 	"Spec.OnFailure", "Result.Diagnostics",
 	"TokenCreate.Approve", "Token.Approve", "MemberSet.Approved", "Member.Waiting",
 	"Stop.Lease",
-	"MemberSet.Assign", "Member.Assigned", "Requires.Pool", "Requires.Trust",
+	"MemberSet.Assign", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel",
 	"Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains",
-	"Job.Hold", "Job.Asks",
+	"Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck",
 	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile",
+	"Cancel.Reason", "Cancel.Note", "Cancel.After", "Cancel.Within", "Cancel.Run", "Submit.Group", "Submit.Order", "Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
-// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog, TestDiagnosticsInTheLog, TestApproval, TestAssignmentInTheLog, TestToolchainsInTheLog, TestSuspension and TestEffectsInTheLog hold them.
+// TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog, TestDiagnosticsInTheLog, TestApproval, TestAssignmentInTheLog, TestToolchainsInTheLog, TestSuspension, TestEffectsInTheLog and TestStopsInTheLog hold them.
 var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics",
-	"Token.Approve", "Member.Waiting", "Member.Assigned", "Requires.Pool", "Requires.Trust", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Job.Hold", "Job.Asks",
-	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile"}
+	"Token.Approve", "Member.Waiting", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck",
+	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile",
+	"Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
@@ -94,7 +96,7 @@ func TestPlaces(t *testing.T) {
 	var r Register
 	golden.Fill(t, &r, "Capabilities.GPUs", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
+	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
 	cmd := Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: r}.Encode()
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
@@ -115,7 +117,7 @@ func TestPlaces(t *testing.T) {
 // TestPastSessions holds the sessions of a member that were superseded.
 func TestPastSessions(t *testing.T) {
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
+	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +186,7 @@ func TestStopNamesItsLease(t *testing.T) {
 func TestAssignmentInTheLog(t *testing.T) {
 	var set MemberSet
 	set.Runner = "R"
-	golden.Fill(t, &set.Assign)
+	golden.Fill(t, &set.Assign, "Assign.Class")
 	given := job.Assignment{Pool: "release", Trust: []job.Trust{job.TrustConfidential}, Labels: map[string]string{"bench": "a"}}
 	sp := job.Spec{Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Requires: job.Requires{Pool: "release", Trust: []job.Trust{job.TrustConfidential}}}.Defaulted()
 	sub := Submit{Spec: sp.Canonical()}
@@ -389,8 +391,8 @@ var told = later[slices.Index(later, "Submit.Via"):]
 func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
-	golden.Fill(t, &given, "Requires.Pool", "Requires.Trust")
-	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
+	golden.Fill(t, &given, "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)
@@ -413,12 +415,12 @@ func TestFieldsOfRuns(t *testing.T) {
 	var release Release
 	var end Complete
 	var runs image
-	golden.Fill(t, &sub)
+	golden.Fill(t, &sub, "Submit.Group", "Submit.Order")
 	golden.Fill(t, &point)
 	golden.Fill(t, &release, "Release.Clean")
 	golden.Fill(t, &end, "Result.Overran", "Result.Diagnostics")
 	golden.Fill(t, &runs.Events)
-	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail", "Job.Hold", "Job.Asks", "Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure", "Requires.Pool", "Requires.Trust")
+	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel")
 	golden.Fill(t, &runs.Names)
 	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
 	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{

@@ -46,6 +46,8 @@ func AuthorityOf(b Body) (a forgeyard.Authority, ok bool) {
 		a = b.Authority
 	case StepCommit:
 		a = b.Authority
+	case Stopping:
+		a = b.Authority
 	default:
 		return a, false
 	}
@@ -63,7 +65,7 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 			return Itself, b.Via
 		}
 		return AnyMember, ""
-	case Cancel, Ask, Resume, EffectResolve, DeviceLease, DeviceRelease, Unname:
+	case Cancel, Ask, Resume, RunSuspend, RunResume, EffectResolve, DeviceLease, DeviceRelease, Unname:
 		return AnyMember, ""
 	case Register:
 		return Itself, b.Runner
@@ -74,6 +76,8 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 			return Itself, d.Host
 		}
 		return AnyMember, ""
+	case Preempt:
+		return Itself, b.Runner
 	case MemberSet:
 		if b.Disabled == nil && b.Removed == nil && b.Spare == nil && b.Assign == nil && !b.Approved {
 			return Itself, b.Runner // draining oneself

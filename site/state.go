@@ -108,6 +108,7 @@ type Member struct {
 	// Assigned is what the site says of it. It bears on what is offered from then on, and on
 	// nothing that was.
 	Assigned job.Assignment `cbor:"21,keyasint,omitzero"`
+	Notice   *Notice        `cbor:"58,keyasint,omitempty"` // it is being taken away; its next session has none
 }
 
 // MayLead reports whether the member may vote now, and so lead and hold the site's key.
@@ -175,6 +176,11 @@ type Run struct {
 	Exec     ExecutionRef        `cbor:"14,keyasint"`
 	By       string              `cbor:"15,keyasint,omitempty"`
 	Key      string              `cbor:"16,keyasint,omitempty"` // idempotency key
+	// Group: of the runs in it the one with the highest Order supersedes the others.
+	Group        string          `cbor:"58,keyasint,omitempty"`
+	Order        uint64          `cbor:"59,keyasint,omitempty"`
+	SupersededBy forgeyard.RunID `cbor:"60,keyasint,omitempty"`
+	Suspension   *RunSuspension  `cbor:"61,keyasint,omitempty"` // the last one
 }
 
 // ExecutionRef says where a run executes (RS, decision 22).
@@ -234,6 +240,8 @@ type Job struct {
 
 	Effects []Effect        `cbor:"50,keyasint,omitempty"` // the ledger, in the order of the first intents; at most job.MaxEffects
 	Steps   []CommittedStep `cbor:"51,keyasint,omitempty"` // in the order of the log, each step once
+	Cancel  *Cancellation   `cbor:"58,keyasint,omitempty"` // beside CancelAt: nil where a person's plain wish is all
+	Stuck   int             `cbor:"59,keyasint,omitempty"` // checkpoints in a row that brought nothing, each with a restart
 }
 
 // Fence is the current fence of the job.

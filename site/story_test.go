@@ -226,6 +226,10 @@ func (s *story) value(r Reply) string {
 		v, err = Value[Asked](r)
 	case "effect-begin":
 		v, err = Value[EffectBegun](r)
+	case "run-suspend":
+		var a RunSuspended
+		a, err = Value[RunSuspended](r)
+		v = fmt.Sprintf("record=%v changed=%v status=%s", a.ID != "", a.Changed, a.Status)
 	case "register":
 		v, err = Value[Registered](r)
 	case "recover":
@@ -252,6 +256,9 @@ func lines(st *State) []string {
 		if !m.Assigned.IsZero() {
 			line += ", assigned " + m.Assigned.String()
 		}
+		if m.Notice != nil {
+			line += ", is being taken away"
+		}
 		if m.Silent != 0 {
 			line += ", silent since " + m.Silent.Time().Format("15:04:05")
 		}
@@ -276,7 +283,17 @@ func lines(st *State) []string {
 			out = append(out, fmt.Sprintf("late result of epoch %d kept: %s, %s", l.Epoch, l.Outcome, l.Why))
 		}
 		r, _ := st.Runs.Get(j.Run)
-		out = append(out, fmt.Sprintf("run of %s: %s after %d events", j.ID, r.Status, r.LastSeq))
+		run := fmt.Sprintf("run of %s: %s after %d events", j.ID, r.Status, r.LastSeq)
+		if r.Group != "" {
+			run += fmt.Sprintf(", in group %s", r.Group)
+		}
+		if r.SupersededBy != "" {
+			run += fmt.Sprintf(", superseded by %s", r.SupersededBy)
+		}
+		if r.Suspension != nil {
+			run += fmt.Sprintf(", suspension by %s, resumed=%v", r.Suspension.By, r.Suspension.Ended != 0)
+		}
+		out = append(out, run)
 	}
 	for _, d := range st.Devices.All() {
 		line := fmt.Sprintf("device %s: %s, %s, %s", d.ID, d.Presence, d.Health, d.Use)
@@ -311,7 +328,7 @@ func jobText(j Job) string {
 		set  bool
 		text string
 	}{
-		{len(j.Effects) > 0, j.effectsText()}, {len(j.Steps) > 0, fmt.Sprintf("%d steps committed", len(j.Steps))}, {j.Certain, "certain"}, {j.CancelAt != 0, "cancel asked"}, {j.StopKind != "", "stop=" + j.StopKind}, {j.Hold != nil, "suspension " + j.suspension()}, {j.Asks > 0, fmt.Sprintf("%d checkpoints asked for", j.Asks)}, {j.Interruptions > 0, fmt.Sprintf("%d interruptions", j.Interruptions)},
+		{len(j.Effects) > 0, j.effectsText()}, {len(j.Steps) > 0, fmt.Sprintf("%d steps committed", len(j.Steps))}, {j.Certain, "certain"}, {j.CancelAt != 0, "cancel asked"}, {j.Cancel != nil, fmt.Sprintf("%s (%s)", j.CancelState(), j.CancelReason())}, {j.Stuck > 0, fmt.Sprintf("%d checkpoints without progress", j.Stuck)}, {j.StopKind != "", "stop=" + j.StopKind}, {j.Hold != nil, "suspension " + j.suspension()}, {j.Asks > 0, fmt.Sprintf("%d checkpoints asked for", j.Asks)}, {j.Interruptions > 0, fmt.Sprintf("%d interruptions", j.Interruptions)},
 		{j.Retries > 0, fmt.Sprintf("%d retries", j.Retries)}, {len(j.Avoid) > 0, fmt.Sprintf("avoids %d", len(j.Avoid))}, {!j.ResumeFrom.IsZero(), "resumes"},
 		{len(j.Devices) > 0, fmt.Sprintf("%d devices", len(j.Devices))}, {j.Category != "", string(j.Category)}, {j.Reason != "", "“" + j.Reason + "”"},
 	} {
@@ -418,6 +435,9 @@ func (s *story) spec() job.Spec {
 		sp.Timeouts.Run = s.span("run")
 	}
 	sp = sp.Defaulted()
+	sp.Resume.Checkpoint.OnCancel = s.td.HasArg("on-cancel")
+	sp.Interruption.StableAfter, sp.Interruption.ResumeFailures = int(s.num("stable-after", 0)), int(s.num("failures", 0))
+	sp.Interruption.Tolerance = s.arg("tolerance", sp.Interruption.Tolerance)
 	if s.td.HasArg("retry") || s.td.HasArg("budget") {
 		sp.Interruption.Retry, sp.Interruption.Budget = s.arg("retry", job.RetryResumeOrRestart), int(s.num("budget", 5))
 	}
@@ -448,8 +468,9 @@ func (s *story) commit() checkpoint.Commit {
 		copies = append(copies, m.Runner)
 	}
 	what := s.arg("bytes", fmt.Sprintf("%d/%d", a.Fence.Epoch, seq))
+	payload := s.arg("holds", what)
 	return checkpoint.Commit{
-		Seq: seq, Manifest: cas.Sum([]byte(what)), Payload: cas.Sum([]byte("payload " + what)), Marker: cas.Sum([]byte("marker " + what)), Bytes: 1,
+		Seq: seq, Manifest: cas.Sum([]byte(what)), Payload: cas.Sum([]byte("payload " + payload)), Marker: cas.Sum([]byte("marker " + what)), Bytes: 1,
 		Attempt: a.Attempt, Epoch: a.Fence.Epoch, Replicas: copies[:s.num("replicas", 2)], Consistency: checkpoint.Application,
 	}
 }
@@ -498,7 +519,7 @@ func (s *story) body() Body {
 		case "approved":
 			b.Approved = true
 		case "assigned":
-			b.Assign = &job.Assign{Pool: s.arg("pool", ""), NoPool: s.td.HasArg("no-pool"), NoTrust: s.td.HasArg("no-trust")}
+			b.Assign = &job.Assign{Pool: s.arg("pool", ""), Class: job.InterruptionClass(s.arg("class", "")), NoPool: s.td.HasArg("no-pool"), NoTrust: s.td.HasArg("no-trust")}
 			if t := s.arg("trust", ""); t != "" {
 				b.Assign.Trust = []job.Trust{job.Trust(t)}
 			}
@@ -532,13 +553,22 @@ func (s *story) work() Body {
 	switch s.td.Cmd {
 	case "submit":
 		raw := s.spec().Canonical()
-		b := Submit{Kind: job.RunKind(s.arg("kind", "build")), Title: s.arg("name", "j"), Key: s.arg("key", ""), Spec: raw, SpecID: cas.Sum(raw), Via: forgeyard.RunnerID(s.ids[s.arg("via", "")])}
+		b := Submit{Kind: job.RunKind(s.arg("kind", "build")), Title: s.arg("name", "j"), Key: s.arg("key", ""), Spec: raw, SpecID: cas.Sum(raw), Via: forgeyard.RunnerID(s.ids[s.arg("via", "")]), Group: s.arg("group", ""), Order: s.num("order", 0)}
 		if s.td.HasArg("damaged") {
 			b.Spec = append(slices.Clone(raw), 0)
 		}
 		return b
 	case "cancel":
-		return Cancel{Job: s.jobID(), Force: s.td.HasArg("force")}
+		return Cancel{Job: s.jobID(), Force: s.td.HasArg("force"), Reason: job.CancelReason(s.arg("reason", "")), After: s.td.HasArg("after-checkpoint"), Within: int64(s.span("within"))}
+	case "stopping":
+		return Stopping{Authority: s.authority(), Stage: CancelState(s.arg("stage", string(CancelGraceful)))}
+	case "preempt":
+		m, _ := s.s.Members.Get(s.runner())
+		return Preempt{Runner: s.runner(), Session: forgeyard.SessionID(s.arg("session", string(m.Session.ID))), Source: s.arg("source", ""), Left: int64(s.span("left")), Off: s.td.HasArg("off")}
+	case "run-suspend":
+		return RunSuspend{Run: j.Run, Or: s.arg("or", "")}
+	case "run-resume":
+		return RunResume{Run: j.Run}
 	case "stop":
 		return Stop{Job: s.jobID(), Kind: s.arg("kind", "drain"), Reason: "asked"}
 	case "resume":
