@@ -22,6 +22,9 @@ job:
   resources: {cpu: 0.1, memory: 64MiB, disk: 64MiB, pids: 32}
 `
 
+// jobsPart is the part of the suite lease that needs a site.
+const jobsPart = "jobs"
+
 // leaseSuite measures how soon work runs, and how soon the site leases again after
 // its leader was killed.
 func (b *bench) leaseSuite(ctx context.Context) error {

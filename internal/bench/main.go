@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"github.com/forgeyard/forgeyard-node/internal/bench/content"
@@ -35,7 +36,7 @@ func main() {
 	rounds := flag.Int("rounds", 5, "leaders killed")
 	objects := flag.Int("objects", 10_000_000, "objects of the large store")
 	jobs := flag.Int("jobs", 40, "jobs submitted")
-	part := flag.String("part", "", "the one part of the suite content, store or runner that is measured (all of them when empty)")
+	part := flag.String("part", "", "the one part of the suite lease, content, store or runner that is measured (all of them when empty)")
 	keep := flag.Bool("keep-logs", false, "keep the folder with the daemons' logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -113,8 +114,8 @@ func run(ctx context.Context, o options) (err error) {
 	if !known {
 		return fmt.Errorf("there is no suite %q; lease, node, content, store, sim, runner and all are there", o.suite)
 	}
-	if o.part != "" && o.suite != "content" && o.suite != "store" && o.suite != "runner" {
-		return fmt.Errorf("-part %s: the suites content, store and runner have parts, %s has none", o.part, o.suite)
+	if o.part != "" && !slices.Contains([]string{"lease", "content", "store", "runner"}, o.suite) {
+		return fmt.Errorf("-part %s: the suites lease, content, store and runner have parts, %s has none", o.part, o.suite)
 	}
 	if o.rounds < 5 || o.jobs < 5 {
 		return fmt.Errorf("-rounds %d and -jobs %d: a median of fewer than 5 says nothing", o.rounds, o.jobs)
@@ -152,6 +153,9 @@ func (b *bench) all(ctx context.Context) error {
 	formed := false
 	for _, s := range suites {
 		if b.suite != "all" && b.suite != s.name {
+			continue
+		}
+		if s.name == "lease" && !s.bare && b.part != "" && b.part != jobsPart {
 			continue
 		}
 		if !s.bare && !formed {

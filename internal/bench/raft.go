@@ -25,10 +25,36 @@ var grantLoads = []struct{ clients, ours, peers int }{{1, 3000, 1000}, {16, 3000
 // sameBeat is the election timeout at which both sides are compared after a kill.
 const sameBeat = 500 * time.Millisecond
 
-// raftSuite compares the site's log with etcd: what a lease grant costs, how soon the next
-// one is after the leader was killed, and what renewals cost. Ours and the peer's take
-// turns, each with fresh processes on the same disk.
+// leaseParts are those of the suite lease that need no site; leaseSuite is one more, jobs.
+var leaseParts = []struct {
+	name string
+	run  func(*bench, context.Context) error
+}{
+	{"grants", (*bench).grants}, {"renewals", (*bench).renewals}, {"history", (*bench).history},
+}
+
+// raftSuite measures the site's log and its state.
 func (b *bench) raftSuite(ctx context.Context) error {
+	known := b.part == "" || b.part == jobsPart
+	for _, p := range leaseParts {
+		if b.part != "" && b.part != p.name {
+			continue
+		}
+		known = true
+		if err := p.run(b, ctx); err != nil {
+			return err
+		}
+	}
+	if !known {
+		return fmt.Errorf("there is no part %q; grants, renewals, history and jobs are there", b.part)
+	}
+	return nil
+}
+
+// grants compares the site's log with etcd: what a lease grant costs, and how soon the next
+// one is after the leader was killed. Ours and the peer's take turns, each with fresh
+// processes on the same disk.
+func (b *bench) grants(ctx context.Context) error {
 	peer, err := peerProgram(ctx)
 	if err != nil {
 		fmt.Fprintf(b.Out, "no peer: %v\n", err)
@@ -63,10 +89,7 @@ func (b *bench) raftSuite(ctx context.Context) error {
 	b.Add(report.Measured("lease.leader_killed_to_next_grant", report.Millis, 1.2, killOurs))
 	fmt.Fprintf(b.Out, "etcd at the same timeouts: next grant %s after the leader was killed (median)\n", report.Millis(median(killPeer)))
 	b.Add(orAbsent(report.Measured("lease.leader_killed_to_etcd_same_timeouts", inTimes, 1.3, killRatio), peer))
-	if err := b.renewals(ctx); err != nil {
-		return err
-	}
-	return b.history()
+	return nil
 }
 
 func inTimes(v float64) string { return fmt.Sprintf("%.2fx", v) }
@@ -229,7 +252,7 @@ const historyJobs = 100_000
 
 // history applies the whole life of many jobs. The site keeps the newest of the ended ones
 // and forgets the others, so the state is bounded; what a kept one takes is counted.
-func (b *bench) history() error {
+func (b *bench) history(context.Context) error {
 	s, index := &site.State{}, uint64(0)
 	var failed error
 	apply := func(body site.Body) site.Reply {
