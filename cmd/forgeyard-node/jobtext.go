@@ -73,6 +73,8 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 		p.Fact("interruptions", "%d", j.Interruptions)
 	}
 	waiting(p, j)
+	effects(p, j.Effects)
+	committedSteps(p, j)
 	history(p, j)
 	results(p, j)
 	events(p, j)

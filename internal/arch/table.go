@@ -128,6 +128,8 @@ var table = []line{
 	{dir: "internal/bench/content"},
 	{dir: "internal/bench"},
 	{dir: "internal/overlay", only: []string{}},
+	{dir: "docs/examples/registry", only: []string{}},
+	{dir: "docs/examples/registry/serve", only: []string{"docs/examples/registry"}},
 	{dir: "cmd/fyjob", only: []string{".", "internal/invariant", "internal/cborx", "cas", "checkpoint"}},
 	{dir: "cmd/forgeyard-central"},
 	{dir: "cmd/forgeyard-node"},

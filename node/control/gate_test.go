@@ -33,7 +33,7 @@ var (
 		"NodeService/Drain", "NodeService/Resume", "NodeService/Cleanup",
 		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetSecret", "SiteService/RemoveSecret", "SiteService/SetConfig", "SiteService/SetMember",
 		"SiteService/Backup", "SiteService/Recover",
-		"JobService/Submit", "JobService/Cancel", "JobService/Ask", "JobService/Resume", "JobService/RevokeLease",
+		"JobService/Submit", "JobService/Cancel", "JobService/Ask", "JobService/Resume", "JobService/ResolveEffect", "JobService/RevokeLease",
 		"ContentService/Put", "ContentService/PutBlocks", "ContentService/Missing", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC", "ContentService/Verify", "ContentService/RemoveName",
 		"OwnWorkService/Task", "OwnWorkService/Report", "OwnWorkService/Verify", "OwnWorkService/Garden",
 		"BundleService/Export", "BundleService/Import", "BundleService/Judge",

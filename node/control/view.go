@@ -134,6 +134,7 @@ func longJob(s *site.State, j site.Job, v *forgeyardv1.Job) {
 		v.Late = append(v.Late, &forgeyardv1.Job_LateResult{At: stamp(l.At), Epoch: l.Epoch, Runner: memberName(s, l.Runner), MessageId: string(l.Message), Outcome: string(l.Outcome), Why: l.Why, Verdict: string(site.StaleRejected)})
 	}
 	v.Events = jobEvents(s, j)
+	outsideOf(j, v)
 	for _, d := range j.Devices {
 		v.Devices = append(v.Devices, &forgeyardv1.Job_HeldDevice{As: d.As, DeviceId: string(d.Device), LeaseId: string(d.Lease), Token: d.Token, Host: memberName(s, d.Host)})
 	}

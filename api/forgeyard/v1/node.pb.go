@@ -2951,6 +2951,74 @@ func (x *ResumeJobRequest) GetJobId() string {
 	return ""
 }
 
+type ResolveEffectRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // done, aborted, or open: it is to be looked for again
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveEffectRequest) Reset() {
+	*x = ResolveEffectRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveEffectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveEffectRequest) ProtoMessage() {}
+
+func (x *ResolveEffectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveEffectRequest.ProtoReflect.Descriptor instead.
+func (*ResolveEffectRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ResolveEffectRequest) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *ResolveEffectRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ResolveEffectRequest) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ResolveEffectRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type AskJobResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
@@ -2962,7 +3030,7 @@ type AskJobResponse struct {
 
 func (x *AskJobResponse) Reset() {
 	*x = AskJobResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3042,7 @@ func (x *AskJobResponse) String() string {
 func (*AskJobResponse) ProtoMessage() {}
 
 func (x *AskJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3055,7 @@ func (x *AskJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskJobResponse.ProtoReflect.Descriptor instead.
 func (*AskJobResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AskJobResponse) GetChanged() bool {
@@ -3021,7 +3089,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3033,7 +3101,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3046,7 +3114,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CancelResponse) GetChanged() bool {
@@ -3073,7 +3141,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3085,7 +3153,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3098,7 +3166,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListRunsRequest) GetKind() string {
@@ -3124,7 +3192,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3204,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3217,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -3168,7 +3236,7 @@ type ShowRunRequest struct {
 
 func (x *ShowRunRequest) Reset() {
 	*x = ShowRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +3248,7 @@ func (x *ShowRunRequest) String() string {
 func (*ShowRunRequest) ProtoMessage() {}
 
 func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +3261,7 @@ func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRunRequest.ProtoReflect.Descriptor instead.
 func (*ShowRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ShowRunRequest) GetRunId() string {
@@ -3214,7 +3282,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3226,7 +3294,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3239,7 +3307,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -3272,7 +3340,7 @@ type ListNamesRequest struct {
 
 func (x *ListNamesRequest) Reset() {
 	*x = ListNamesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3284,7 +3352,7 @@ func (x *ListNamesRequest) String() string {
 func (*ListNamesRequest) ProtoMessage() {}
 
 func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3297,7 +3365,7 @@ func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesRequest.ProtoReflect.Descriptor instead.
 func (*ListNamesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListNamesRequest) GetName() string {
@@ -3316,7 +3384,7 @@ type ListNamesResponse struct {
 
 func (x *ListNamesResponse) Reset() {
 	*x = ListNamesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3328,7 +3396,7 @@ func (x *ListNamesResponse) String() string {
 func (*ListNamesResponse) ProtoMessage() {}
 
 func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3341,7 +3409,7 @@ func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesResponse.ProtoReflect.Descriptor instead.
 func (*ListNamesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListNamesResponse) GetNames() []*Name {
@@ -3362,7 +3430,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3374,7 +3442,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3387,7 +3455,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Name) GetName() string {
@@ -3427,7 +3495,7 @@ type NamedSet struct {
 
 func (x *NamedSet) Reset() {
 	*x = NamedSet{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3439,7 +3507,7 @@ func (x *NamedSet) String() string {
 func (*NamedSet) ProtoMessage() {}
 
 func (x *NamedSet) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3452,7 +3520,7 @@ func (x *NamedSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamedSet.ProtoReflect.Descriptor instead.
 func (*NamedSet) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *NamedSet) GetDigest() string {
@@ -3520,7 +3588,7 @@ type RemoveNameRequest struct {
 
 func (x *RemoveNameRequest) Reset() {
 	*x = RemoveNameRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3532,7 +3600,7 @@ func (x *RemoveNameRequest) String() string {
 func (*RemoveNameRequest) ProtoMessage() {}
 
 func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3545,7 +3613,7 @@ func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNameRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RemoveNameRequest) GetName() string {
@@ -3563,7 +3631,7 @@ type RemoveNameResponse struct {
 
 func (x *RemoveNameResponse) Reset() {
 	*x = RemoveNameResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3575,7 +3643,7 @@ func (x *RemoveNameResponse) String() string {
 func (*RemoveNameResponse) ProtoMessage() {}
 
 func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3588,7 +3656,7 @@ func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNameResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 type PutRequest struct {
@@ -3605,7 +3673,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3617,7 +3685,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3630,7 +3698,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PutRequest) GetKind() string {
@@ -3679,7 +3747,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3691,7 +3759,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3704,7 +3772,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *PutResponse) GetDigest() string {
@@ -3737,7 +3805,7 @@ type MissingRequest struct {
 
 func (x *MissingRequest) Reset() {
 	*x = MissingRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3749,7 +3817,7 @@ func (x *MissingRequest) String() string {
 func (*MissingRequest) ProtoMessage() {}
 
 func (x *MissingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3762,7 +3830,7 @@ func (x *MissingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingRequest.ProtoReflect.Descriptor instead.
 func (*MissingRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *MissingRequest) GetManifest() []byte {
@@ -3781,7 +3849,7 @@ type MissingResponse struct {
 
 func (x *MissingResponse) Reset() {
 	*x = MissingResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3793,7 +3861,7 @@ func (x *MissingResponse) String() string {
 func (*MissingResponse) ProtoMessage() {}
 
 func (x *MissingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3806,7 +3874,7 @@ func (x *MissingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingResponse.ProtoReflect.Descriptor instead.
 func (*MissingResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *MissingResponse) GetBlocks() []uint32 {
@@ -3829,7 +3897,7 @@ type PutBlocksRequest struct {
 
 func (x *PutBlocksRequest) Reset() {
 	*x = PutBlocksRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3841,7 +3909,7 @@ func (x *PutBlocksRequest) String() string {
 func (*PutBlocksRequest) ProtoMessage() {}
 
 func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3854,7 +3922,7 @@ func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlocksRequest.ProtoReflect.Descriptor instead.
 func (*PutBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *PutBlocksRequest) GetManifest() []byte {
@@ -3899,7 +3967,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3911,7 +3979,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3924,7 +3992,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -3980,7 +4048,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3992,7 +4060,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4005,7 +4073,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -4038,7 +4106,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4050,7 +4118,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4063,7 +4131,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -4091,7 +4159,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4103,7 +4171,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4116,7 +4184,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -4199,7 +4267,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4211,7 +4279,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4224,7 +4292,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -4249,7 +4317,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4261,7 +4329,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4274,7 +4342,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 type UsageResponse struct {
@@ -4290,7 +4358,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4302,7 +4370,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4315,7 +4383,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -4365,7 +4433,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4377,7 +4445,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4390,7 +4458,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -4429,7 +4497,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4441,7 +4509,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4454,7 +4522,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 type UnpinRequest struct {
@@ -4468,7 +4536,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4480,7 +4548,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4493,7 +4561,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -4526,7 +4594,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4538,7 +4606,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4551,7 +4619,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *UnpinResponse) GetChanged() bool {
@@ -4570,7 +4638,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4582,7 +4650,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4595,7 +4663,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -4616,7 +4684,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4628,7 +4696,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4641,7 +4709,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -4682,7 +4750,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4694,7 +4762,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4707,7 +4775,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *VerifyResponse) GetObjects() int64 {
@@ -4786,7 +4854,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4798,7 +4866,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4811,7 +4879,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -4858,7 +4926,7 @@ type OwnTaskRequest struct {
 
 func (x *OwnTaskRequest) Reset() {
 	*x = OwnTaskRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4870,7 +4938,7 @@ func (x *OwnTaskRequest) String() string {
 func (*OwnTaskRequest) ProtoMessage() {}
 
 func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4883,7 +4951,7 @@ func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTaskRequest.ProtoReflect.Descriptor instead.
 func (*OwnTaskRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *OwnTaskRequest) GetAttemptId() string {
@@ -4906,7 +4974,7 @@ type OwnTask struct {
 
 func (x *OwnTask) Reset() {
 	*x = OwnTask{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4918,7 +4986,7 @@ func (x *OwnTask) String() string {
 func (*OwnTask) ProtoMessage() {}
 
 func (x *OwnTask) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4931,7 +4999,7 @@ func (x *OwnTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTask.ProtoReflect.Descriptor instead.
 func (*OwnTask) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *OwnTask) GetKind() string {
@@ -4980,7 +5048,7 @@ type OwnReportRequest struct {
 
 func (x *OwnReportRequest) Reset() {
 	*x = OwnReportRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4992,7 +5060,7 @@ func (x *OwnReportRequest) String() string {
 func (*OwnReportRequest) ProtoMessage() {}
 
 func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5005,7 +5073,7 @@ func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportRequest.ProtoReflect.Descriptor instead.
 func (*OwnReportRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *OwnReportRequest) GetAttemptId() string {
@@ -5037,7 +5105,7 @@ type OwnReportResponse struct {
 
 func (x *OwnReportResponse) Reset() {
 	*x = OwnReportResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5049,7 +5117,7 @@ func (x *OwnReportResponse) String() string {
 func (*OwnReportResponse) ProtoMessage() {}
 
 func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5062,7 +5130,7 @@ func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportResponse.ProtoReflect.Descriptor instead.
 func (*OwnReportResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 type OwnVerifyRequest struct {
@@ -5076,7 +5144,7 @@ type OwnVerifyRequest struct {
 
 func (x *OwnVerifyRequest) Reset() {
 	*x = OwnVerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5088,7 +5156,7 @@ func (x *OwnVerifyRequest) String() string {
 func (*OwnVerifyRequest) ProtoMessage() {}
 
 func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5101,7 +5169,7 @@ func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyRequest.ProtoReflect.Descriptor instead.
 func (*OwnVerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *OwnVerifyRequest) GetAttemptId() string {
@@ -5137,7 +5205,7 @@ type OwnVerifyResponse struct {
 
 func (x *OwnVerifyResponse) Reset() {
 	*x = OwnVerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5149,7 +5217,7 @@ func (x *OwnVerifyResponse) String() string {
 func (*OwnVerifyResponse) ProtoMessage() {}
 
 func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5162,7 +5230,7 @@ func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyResponse.ProtoReflect.Descriptor instead.
 func (*OwnVerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *OwnVerifyResponse) GetObjects() int64 {
@@ -5203,7 +5271,7 @@ type OwnGardenRequest struct {
 
 func (x *OwnGardenRequest) Reset() {
 	*x = OwnGardenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5215,7 +5283,7 @@ func (x *OwnGardenRequest) String() string {
 func (*OwnGardenRequest) ProtoMessage() {}
 
 func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5228,7 +5296,7 @@ func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenRequest.ProtoReflect.Descriptor instead.
 func (*OwnGardenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *OwnGardenRequest) GetAttemptId() string {
@@ -5257,7 +5325,7 @@ type OwnGardenResponse struct {
 
 func (x *OwnGardenResponse) Reset() {
 	*x = OwnGardenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5269,7 +5337,7 @@ func (x *OwnGardenResponse) String() string {
 func (*OwnGardenResponse) ProtoMessage() {}
 
 func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5282,7 +5350,7 @@ func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenResponse.ProtoReflect.Descriptor instead.
 func (*OwnGardenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *OwnGardenResponse) GetLooked() int64 {
@@ -5323,7 +5391,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5335,7 +5403,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5348,7 +5416,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -5378,7 +5446,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5390,7 +5458,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5403,7 +5471,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -5453,7 +5521,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5465,7 +5533,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5478,7 +5546,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -5521,7 +5589,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5533,7 +5601,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5546,7 +5614,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -5589,7 +5657,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5601,7 +5669,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5614,7 +5682,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -5660,7 +5728,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5672,7 +5740,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5685,7 +5753,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *BundleImported) GetId() string {
@@ -5746,7 +5814,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5758,7 +5826,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5771,7 +5839,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -5793,7 +5861,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5805,7 +5873,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5818,7 +5886,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -5857,7 +5925,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5869,7 +5937,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5882,7 +5950,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 type ListDevicesResponse struct {
@@ -5894,7 +5962,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5906,7 +5974,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5919,7 +5987,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -5943,7 +6011,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5955,7 +6023,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5968,7 +6036,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -6025,7 +6093,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6037,7 +6105,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6050,7 +6118,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -6091,7 +6159,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6103,7 +6171,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6116,7 +6184,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -6141,7 +6209,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6153,7 +6221,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6166,7 +6234,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 type SetDeviceHealthRequest struct {
@@ -6180,7 +6248,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6192,7 +6260,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6205,7 +6273,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -6237,7 +6305,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6249,7 +6317,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6262,7 +6330,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 type ConsoleData struct {
@@ -6275,7 +6343,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6287,7 +6355,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6300,7 +6368,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -6325,7 +6393,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6337,7 +6405,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6350,7 +6418,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 type UplinkStatus struct {
@@ -6368,7 +6436,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6380,7 +6448,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6393,7 +6461,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -6454,7 +6522,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6466,7 +6534,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6479,7 +6547,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -6497,7 +6565,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6509,7 +6577,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6522,7 +6590,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
 }
 
 type UplinkDrillRequest struct {
@@ -6534,7 +6602,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6546,7 +6614,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6559,7 +6627,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -6594,7 +6662,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6606,7 +6674,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6619,7 +6687,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -6750,7 +6818,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6762,7 +6830,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6775,7 +6843,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{114}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -6794,7 +6862,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6806,7 +6874,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6819,7 +6887,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{115}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -6840,7 +6908,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6852,7 +6920,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6865,7 +6933,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{116}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -6900,7 +6968,7 @@ type NodeStatus_Withheld struct {
 
 func (x *NodeStatus_Withheld) Reset() {
 	*x = NodeStatus_Withheld{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6912,7 +6980,7 @@ func (x *NodeStatus_Withheld) String() string {
 func (*NodeStatus_Withheld) ProtoMessage() {}
 
 func (x *NodeStatus_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6953,7 +7021,7 @@ type NodeStatus_Reason struct {
 
 func (x *NodeStatus_Reason) Reset() {
 	*x = NodeStatus_Reason{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6965,7 +7033,7 @@ func (x *NodeStatus_Reason) String() string {
 func (*NodeStatus_Reason) ProtoMessage() {}
 
 func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7014,7 +7082,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7026,7 +7094,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7123,7 +7191,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7135,7 +7203,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7180,7 +7248,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7192,7 +7260,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7270,7 +7338,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7282,7 +7350,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7346,7 +7414,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7358,7 +7426,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7421,7 +7489,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7433,7 +7501,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7488,7 +7556,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7500,7 +7568,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7547,7 +7615,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7559,7 +7627,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7602,7 +7670,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7614,7 +7682,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7677,7 +7745,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7689,7 +7757,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7748,7 +7816,7 @@ type SetMemberRequest_Assign struct {
 
 func (x *SetMemberRequest_Assign) Reset() {
 	*x = SetMemberRequest_Assign{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7760,7 +7828,7 @@ func (x *SetMemberRequest_Assign) String() string {
 func (*SetMemberRequest_Assign) ProtoMessage() {}
 
 func (x *SetMemberRequest_Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8098,7 +8166,12 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x1c\n" +
 	"\totherwise\x18\x03 \x01(\tR\totherwise\")\n" +
 	"\x10ResumeJobRequest\x12\x15\n" +
-	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"Z\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"m\n" +
+	"\x14ResolveEffectRequest\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"Z\n" +
 	"\x0eAskJobResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
@@ -8401,7 +8474,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\tSetConfig\x12\x1e.forgeyard.v1.SetConfigRequest\x1a\x1f.forgeyard.v1.SetConfigResponse\x12L\n" +
 	"\tSetMember\x12\x1e.forgeyard.v1.SetMemberRequest\x1a\x1f.forgeyard.v1.SetMemberResponse\x12B\n" +
 	"\x06Backup\x12\x1b.forgeyard.v1.BackupRequest\x1a\x19.forgeyard.v1.BackupChunk0\x01\x12F\n" +
-	"\aRecover\x12\x1c.forgeyard.v1.RecoverRequest\x1a\x1d.forgeyard.v1.RecoverResponse2\xf5\x04\n" +
+	"\aRecover\x12\x1c.forgeyard.v1.RecoverRequest\x1a\x1d.forgeyard.v1.RecoverResponse2\xbd\x05\n" +
 	"\n" +
 	"JobService\x12C\n" +
 	"\x06Submit\x12\x1b.forgeyard.v1.SubmitRequest\x1a\x1c.forgeyard.v1.SubmitResponse\x12E\n" +
@@ -8410,7 +8483,8 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x03Log\x12\x18.forgeyard.v1.LogRequest\x1a\x16.forgeyard.v1.LogFrame0\x01\x12F\n" +
 	"\x06Cancel\x12\x1e.forgeyard.v1.CancelJobRequest\x1a\x1c.forgeyard.v1.CancelResponse\x12@\n" +
 	"\x03Ask\x12\x1b.forgeyard.v1.AskJobRequest\x1a\x1c.forgeyard.v1.AskJobResponse\x12F\n" +
-	"\x06Resume\x12\x1e.forgeyard.v1.ResumeJobRequest\x1a\x1c.forgeyard.v1.AskJobResponse\x12O\n" +
+	"\x06Resume\x12\x1e.forgeyard.v1.ResumeJobRequest\x1a\x1c.forgeyard.v1.AskJobResponse\x12F\n" +
+	"\rResolveEffect\x12\".forgeyard.v1.ResolveEffectRequest\x1a\x11.forgeyard.v1.Job\x12O\n" +
 	"\n" +
 	"ListLeases\x12\x1f.forgeyard.v1.ListLeasesRequest\x1a .forgeyard.v1.ListLeasesResponse\x12D\n" +
 	"\vRevokeLease\x12 .forgeyard.v1.RevokeLeaseRequest\x1a\x13.forgeyard.v1.Lease2\xcd\x01\n" +
@@ -8467,7 +8541,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 132)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 133)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*CleanupRequest)(nil),           // 0: forgeyard.v1.CleanupRequest
 	(*CleanupResponse)(nil),          // 1: forgeyard.v1.CleanupResponse
@@ -8520,169 +8594,170 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*CancelJobRequest)(nil),         // 48: forgeyard.v1.CancelJobRequest
 	(*AskJobRequest)(nil),            // 49: forgeyard.v1.AskJobRequest
 	(*ResumeJobRequest)(nil),         // 50: forgeyard.v1.ResumeJobRequest
-	(*AskJobResponse)(nil),           // 51: forgeyard.v1.AskJobResponse
-	(*CancelResponse)(nil),           // 52: forgeyard.v1.CancelResponse
-	(*ListRunsRequest)(nil),          // 53: forgeyard.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 54: forgeyard.v1.ListRunsResponse
-	(*ShowRunRequest)(nil),           // 55: forgeyard.v1.ShowRunRequest
-	(*AttachRequest)(nil),            // 56: forgeyard.v1.AttachRequest
-	(*ListNamesRequest)(nil),         // 57: forgeyard.v1.ListNamesRequest
-	(*ListNamesResponse)(nil),        // 58: forgeyard.v1.ListNamesResponse
-	(*Name)(nil),                     // 59: forgeyard.v1.Name
-	(*NamedSet)(nil),                 // 60: forgeyard.v1.NamedSet
-	(*RemoveNameRequest)(nil),        // 61: forgeyard.v1.RemoveNameRequest
-	(*RemoveNameResponse)(nil),       // 62: forgeyard.v1.RemoveNameResponse
-	(*PutRequest)(nil),               // 63: forgeyard.v1.PutRequest
-	(*PutResponse)(nil),              // 64: forgeyard.v1.PutResponse
-	(*MissingRequest)(nil),           // 65: forgeyard.v1.MissingRequest
-	(*MissingResponse)(nil),          // 66: forgeyard.v1.MissingResponse
-	(*PutBlocksRequest)(nil),         // 67: forgeyard.v1.PutBlocksRequest
-	(*GetRequest)(nil),               // 68: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 69: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 70: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 71: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 72: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 73: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 74: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 75: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 76: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 77: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 78: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 79: forgeyard.v1.GCRequest
-	(*VerifyRequest)(nil),            // 80: forgeyard.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 81: forgeyard.v1.VerifyResponse
-	(*GCResponse)(nil),               // 82: forgeyard.v1.GCResponse
-	(*OwnTaskRequest)(nil),           // 83: forgeyard.v1.OwnTaskRequest
-	(*OwnTask)(nil),                  // 84: forgeyard.v1.OwnTask
-	(*OwnReportRequest)(nil),         // 85: forgeyard.v1.OwnReportRequest
-	(*OwnReportResponse)(nil),        // 86: forgeyard.v1.OwnReportResponse
-	(*OwnVerifyRequest)(nil),         // 87: forgeyard.v1.OwnVerifyRequest
-	(*OwnVerifyResponse)(nil),        // 88: forgeyard.v1.OwnVerifyResponse
-	(*OwnGardenRequest)(nil),         // 89: forgeyard.v1.OwnGardenRequest
-	(*OwnGardenResponse)(nil),        // 90: forgeyard.v1.OwnGardenResponse
-	(*BundleRoot)(nil),               // 91: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 92: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 93: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 94: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 95: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 96: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 97: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 98: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 99: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 100: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 101: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 102: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 103: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 104: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 105: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 106: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 107: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 108: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 109: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 110: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 111: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 112: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 113: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 114: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 115: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 116: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Withheld)(nil),      // 117: forgeyard.v1.NodeStatus.Withheld
-	(*NodeStatus_Reason)(nil),        // 118: forgeyard.v1.NodeStatus.Reason
-	(*NodeStatus_Link)(nil),          // 119: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 120: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 121: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 122: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 123: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 124: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 125: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 126: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 127: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 128: forgeyard.v1.SiteStatus.DeviceCounts
-	(*SetMemberRequest_Assign)(nil),  // 129: forgeyard.v1.SetMemberRequest.Assign
-	nil,                              // 130: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
-	nil,                              // 131: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*durationpb.Duration)(nil),      // 132: google.protobuf.Duration
-	(*Capabilities)(nil),             // 133: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 134: google.protobuf.Timestamp
-	(*Member)(nil),                   // 135: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 136: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 137: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 138: forgeyard.v1.Job
-	(*Run)(nil),                      // 139: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 140: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 141: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 142: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 143: forgeyard.v1.RunEvent
+	(*ResolveEffectRequest)(nil),     // 51: forgeyard.v1.ResolveEffectRequest
+	(*AskJobResponse)(nil),           // 52: forgeyard.v1.AskJobResponse
+	(*CancelResponse)(nil),           // 53: forgeyard.v1.CancelResponse
+	(*ListRunsRequest)(nil),          // 54: forgeyard.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 55: forgeyard.v1.ListRunsResponse
+	(*ShowRunRequest)(nil),           // 56: forgeyard.v1.ShowRunRequest
+	(*AttachRequest)(nil),            // 57: forgeyard.v1.AttachRequest
+	(*ListNamesRequest)(nil),         // 58: forgeyard.v1.ListNamesRequest
+	(*ListNamesResponse)(nil),        // 59: forgeyard.v1.ListNamesResponse
+	(*Name)(nil),                     // 60: forgeyard.v1.Name
+	(*NamedSet)(nil),                 // 61: forgeyard.v1.NamedSet
+	(*RemoveNameRequest)(nil),        // 62: forgeyard.v1.RemoveNameRequest
+	(*RemoveNameResponse)(nil),       // 63: forgeyard.v1.RemoveNameResponse
+	(*PutRequest)(nil),               // 64: forgeyard.v1.PutRequest
+	(*PutResponse)(nil),              // 65: forgeyard.v1.PutResponse
+	(*MissingRequest)(nil),           // 66: forgeyard.v1.MissingRequest
+	(*MissingResponse)(nil),          // 67: forgeyard.v1.MissingResponse
+	(*PutBlocksRequest)(nil),         // 68: forgeyard.v1.PutBlocksRequest
+	(*GetRequest)(nil),               // 69: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 70: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 71: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 72: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 73: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 74: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 75: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 76: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 77: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 78: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 79: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 80: forgeyard.v1.GCRequest
+	(*VerifyRequest)(nil),            // 81: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 82: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 83: forgeyard.v1.GCResponse
+	(*OwnTaskRequest)(nil),           // 84: forgeyard.v1.OwnTaskRequest
+	(*OwnTask)(nil),                  // 85: forgeyard.v1.OwnTask
+	(*OwnReportRequest)(nil),         // 86: forgeyard.v1.OwnReportRequest
+	(*OwnReportResponse)(nil),        // 87: forgeyard.v1.OwnReportResponse
+	(*OwnVerifyRequest)(nil),         // 88: forgeyard.v1.OwnVerifyRequest
+	(*OwnVerifyResponse)(nil),        // 89: forgeyard.v1.OwnVerifyResponse
+	(*OwnGardenRequest)(nil),         // 90: forgeyard.v1.OwnGardenRequest
+	(*OwnGardenResponse)(nil),        // 91: forgeyard.v1.OwnGardenResponse
+	(*BundleRoot)(nil),               // 92: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 93: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 94: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 95: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 96: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 97: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 98: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 99: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 100: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 101: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 102: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 103: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 104: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 105: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 106: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 107: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 108: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 109: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 110: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 111: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 112: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 113: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 114: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 115: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 116: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 117: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Withheld)(nil),      // 118: forgeyard.v1.NodeStatus.Withheld
+	(*NodeStatus_Reason)(nil),        // 119: forgeyard.v1.NodeStatus.Reason
+	(*NodeStatus_Link)(nil),          // 120: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 121: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 122: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 123: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 124: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 125: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 126: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 127: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 128: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 129: forgeyard.v1.SiteStatus.DeviceCounts
+	(*SetMemberRequest_Assign)(nil),  // 130: forgeyard.v1.SetMemberRequest.Assign
+	nil,                              // 131: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	nil,                              // 132: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*durationpb.Duration)(nil),      // 133: google.protobuf.Duration
+	(*Capabilities)(nil),             // 134: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 135: google.protobuf.Timestamp
+	(*Member)(nil),                   // 136: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 137: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 138: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 139: forgeyard.v1.Job
+	(*Run)(nil),                      // 140: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 141: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 142: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 143: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 144: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	2,   // 0: forgeyard.v1.CleanupResponse.found:type_name -> forgeyard.v1.Leftover
-	132, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
-	121, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	122, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	133, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
+	122, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	123, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	5,   // 4: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	123, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	133, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	134, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	119, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	120, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	118, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
-	117, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
-	124, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	132, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	124, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	134, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	135, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	120, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	121, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	119, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
+	118, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
+	125, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	133, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	5,   // 14: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	12,  // 15: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
 	17,  // 16: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	134, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	134, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	125, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	126, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	135, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	136, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	137, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	127, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	128, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	134, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	135, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	134, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	132, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	134, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	135, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	135, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	126, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	127, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	136, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	137, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	138, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	128, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	129, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	135, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	136, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	135, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	133, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	135, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	31,  // 31: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	12,  // 32: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	129, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
-	135, // 34: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	138, // 35: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	139, // 36: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	59,  // 37: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	60,  // 38: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	60,  // 39: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	134, // 40: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	134, // 41: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	134, // 42: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	72,  // 43: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	134, // 44: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	132, // 45: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	140, // 46: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	91,  // 47: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	132, // 48: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	96,  // 49: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	98,  // 50: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	91,  // 51: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	134, // 52: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	141, // 53: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	131, // 54: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	132, // 55: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	136, // 56: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	137, // 57: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	134, // 58: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	134, // 59: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	134, // 60: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	134, // 61: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	134, // 62: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	113, // 63: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	132, // 64: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	132, // 65: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	132, // 66: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	130, // 67: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	130, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
+	136, // 34: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	139, // 35: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	140, // 36: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	60,  // 37: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	61,  // 38: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	61,  // 39: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	135, // 40: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	135, // 41: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	135, // 42: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	73,  // 43: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	135, // 44: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	133, // 45: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	141, // 46: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	92,  // 47: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	133, // 48: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	97,  // 49: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	99,  // 50: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	92,  // 51: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	135, // 52: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	142, // 53: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	132, // 54: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	133, // 55: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	137, // 56: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	138, // 57: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	135, // 58: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	135, // 59: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	135, // 60: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	135, // 61: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	135, // 62: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	114, // 63: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	133, // 64: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	133, // 65: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	133, // 66: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	131, // 67: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
 	3,   // 68: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
 	6,   // 69: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
 	8,   // 70: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
@@ -8709,100 +8784,102 @@ var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	48,  // 91: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
 	49,  // 92: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
 	50,  // 93: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
-	114, // 94: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	116, // 95: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	53,  // 96: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	55,  // 97: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	56,  // 98: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	63,  // 99: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	68,  // 100: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	65,  // 101: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	67,  // 102: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	70,  // 103: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	73,  // 104: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	75,  // 105: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	77,  // 106: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	79,  // 107: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	80,  // 108: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	57,  // 109: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	61,  // 110: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	83,  // 111: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	85,  // 112: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	87,  // 113: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	89,  // 114: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	92,  // 115: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	94,  // 116: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	97,  // 117: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	99,  // 118: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	101, // 119: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	103, // 120: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	105, // 121: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	107, // 122: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	108, // 123: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	110, // 124: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	111, // 125: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	112, // 126: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	4,   // 127: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	7,   // 128: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	9,   // 129: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	11,  // 130: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	1,   // 131: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
-	25,  // 132: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	27,  // 133: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	29,  // 134: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	31,  // 135: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	33,  // 136: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	35,  // 137: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	14,  // 138: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	16,  // 139: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	19,  // 140: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	37,  // 141: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	39,  // 142: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	41,  // 143: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	21,  // 144: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	23,  // 145: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	43,  // 146: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	45,  // 147: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	138, // 148: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	142, // 149: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	52,  // 150: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	51,  // 151: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
-	51,  // 152: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
-	115, // 153: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	113, // 154: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	54,  // 155: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	139, // 156: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	143, // 157: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	64,  // 158: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	69,  // 159: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	66,  // 160: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	64,  // 161: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	71,  // 162: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	74,  // 163: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	76,  // 164: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	78,  // 165: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	82,  // 166: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	81,  // 167: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	58,  // 168: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	62,  // 169: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	84,  // 170: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	86,  // 171: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	88,  // 172: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	90,  // 173: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	93,  // 174: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	95,  // 175: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	98,  // 176: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	100, // 177: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	102, // 178: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	104, // 179: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	106, // 180: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	107, // 181: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	109, // 182: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	109, // 183: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	109, // 184: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	109, // 185: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	127, // [127:186] is the sub-list for method output_type
-	68,  // [68:127] is the sub-list for method input_type
+	51,  // 94: forgeyard.v1.JobService.ResolveEffect:input_type -> forgeyard.v1.ResolveEffectRequest
+	115, // 95: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	117, // 96: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	54,  // 97: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	56,  // 98: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	57,  // 99: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	64,  // 100: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	69,  // 101: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	66,  // 102: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	68,  // 103: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	71,  // 104: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	74,  // 105: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	76,  // 106: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	78,  // 107: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	80,  // 108: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	81,  // 109: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	58,  // 110: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	62,  // 111: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	84,  // 112: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	86,  // 113: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	88,  // 114: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	90,  // 115: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	93,  // 116: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	95,  // 117: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	98,  // 118: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	100, // 119: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	102, // 120: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	104, // 121: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	106, // 122: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	108, // 123: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	109, // 124: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	111, // 125: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	112, // 126: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	113, // 127: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	4,   // 128: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	7,   // 129: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	9,   // 130: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	11,  // 131: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	1,   // 132: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
+	25,  // 133: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	27,  // 134: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	29,  // 135: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	31,  // 136: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	33,  // 137: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	35,  // 138: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	14,  // 139: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	16,  // 140: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	19,  // 141: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	37,  // 142: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	39,  // 143: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	41,  // 144: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	21,  // 145: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	23,  // 146: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	43,  // 147: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	45,  // 148: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	139, // 149: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	143, // 150: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	53,  // 151: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	52,  // 152: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
+	52,  // 153: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
+	139, // 154: forgeyard.v1.JobService.ResolveEffect:output_type -> forgeyard.v1.Job
+	116, // 155: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	114, // 156: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	55,  // 157: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	140, // 158: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	144, // 159: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	65,  // 160: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	70,  // 161: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	67,  // 162: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	65,  // 163: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	72,  // 164: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	75,  // 165: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	77,  // 166: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	79,  // 167: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	83,  // 168: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	82,  // 169: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	59,  // 170: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	63,  // 171: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	85,  // 172: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	87,  // 173: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	89,  // 174: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	91,  // 175: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	94,  // 176: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	96,  // 177: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	99,  // 178: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	101, // 179: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	103, // 180: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	105, // 181: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	107, // 182: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	108, // 183: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	110, // 184: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	110, // 185: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	110, // 186: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	110, // 187: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	128, // [128:188] is the sub-list for method output_type
+	68,  // [68:128] is the sub-list for method input_type
 	68,  // [68:68] is the sub-list for extension type_name
 	68,  // [68:68] is the sub-list for extension extendee
 	0,   // [0:68] is the sub-list for field type_name
@@ -8820,7 +8897,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   132,
+			NumMessages:   133,
 			NumExtensions: 0,
 			NumServices:   9,
 		},

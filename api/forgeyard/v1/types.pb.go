@@ -977,15 +977,17 @@ type Job struct {
 	// Where the result is on its way, apart from what it says: uploading (the work has ended,
 	// its outputs are being copied), here (with fewer copies than asked: short), pending (for
 	// the central daemon), acknowledged (by it).
-	Delivery      string            `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	Holder        *Job_Holder       `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"`                        // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
-	Events        []*Job_Event      `protobuf:"bytes,41,rep,name=events,proto3" json:"events,omitempty"`                        // the last of them, oldest first: what was decided about the job, and why
-	AskedBack     string            `protobuf:"bytes,42,opt,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"` // why its holder is asked to give it back; empty: it is not
-	LogSeq        uint64            `protobuf:"varint,43,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`         // last number of its log that outlives its runner
-	Diagnostics   []*Job_Diagnostic `protobuf:"bytes,44,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`              // what was kept of work that failed; no outputs
-	Suspension    *Job_Suspension   `protobuf:"bytes,45,opt,name=suspension,proto3" json:"suspension,omitempty"`                // the last wish to suspend it; absent: none that still matters
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Delivery       string               `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	Holder         *Job_Holder          `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"`                                       // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
+	Events         []*Job_Event         `protobuf:"bytes,41,rep,name=events,proto3" json:"events,omitempty"`                                       // the last of them, oldest first: what was decided about the job, and why
+	AskedBack      string               `protobuf:"bytes,42,opt,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"`                // why its holder is asked to give it back; empty: it is not
+	LogSeq         uint64               `protobuf:"varint,43,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`                        // last number of its log that outlives its runner
+	Diagnostics    []*Job_Diagnostic    `protobuf:"bytes,44,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`                             // what was kept of work that failed; no outputs
+	Suspension     *Job_Suspension      `protobuf:"bytes,45,opt,name=suspension,proto3" json:"suspension,omitempty"`                               // the last wish to suspend it; absent: none that still matters
+	Effects        []*Job_Effect        `protobuf:"bytes,50,rep,name=effects,proto3" json:"effects,omitempty"`                                     // what the job does outside, in the order of the first intents
+	CommittedSteps []*Job_CommittedStep `protobuf:"bytes,51,rep,name=committed_steps,json=committedSteps,proto3" json:"committed_steps,omitempty"` // results that a later epoch does not make again
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -1329,6 +1331,20 @@ func (x *Job) GetDiagnostics() []*Job_Diagnostic {
 func (x *Job) GetSuspension() *Job_Suspension {
 	if x != nil {
 		return x.Suspension
+	}
+	return nil
+}
+
+func (x *Job) GetEffects() []*Job_Effect {
+	if x != nil {
+		return x.Effects
+	}
+	return nil
+}
+
+func (x *Job) GetCommittedSteps() []*Job_CommittedStep {
+	if x != nil {
+		return x.CommittedSteps
 	}
 	return nil
 }
@@ -2733,6 +2749,222 @@ func (x *Capabilities_DeviceFact) GetLabels() map[string]string {
 	return nil
 }
 
+type Job_Effect struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Key            string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Kind           string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	IdempotencyKey string                 `protobuf:"bytes,3,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	State          string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"` // open, done, aborted, unknown
+	Policy         string                 `protobuf:"bytes,5,opt,name=policy,proto3" json:"policy,omitempty"`
+	Epoch          uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"` // of the intent
+	AttemptId      string                 `protobuf:"bytes,7,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	Begun          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=begun,proto3" json:"begun,omitempty"`
+	Ended          *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=ended,proto3" json:"ended,omitempty"` // when its outcome was written down
+	By             string                 `protobuf:"bytes,10,opt,name=by,proto3" json:"by,omitempty"`      // who knows it
+	Why            string                 `protobuf:"bytes,11,opt,name=why,proto3" json:"why,omitempty"`
+	Evidence       string                 `protobuf:"bytes,12,opt,name=evidence,proto3" json:"evidence,omitempty"` // of done
+	EvidenceDigest string                 `protobuf:"bytes,13,opt,name=evidence_digest,json=evidenceDigest,proto3" json:"evidence_digest,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Job_Effect) Reset() {
+	*x = Job_Effect{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job_Effect) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job_Effect) ProtoMessage() {}
+
+func (x *Job_Effect) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job_Effect.ProtoReflect.Descriptor instead.
+func (*Job_Effect) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 0}
+}
+
+func (x *Job_Effect) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Job_Effect) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Job_Effect) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *Job_Effect) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Job_Effect) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *Job_Effect) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Job_Effect) GetAttemptId() string {
+	if x != nil {
+		return x.AttemptId
+	}
+	return ""
+}
+
+func (x *Job_Effect) GetBegun() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Begun
+	}
+	return nil
+}
+
+func (x *Job_Effect) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *Job_Effect) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Job_Effect) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Job_Effect) GetEvidence() string {
+	if x != nil {
+		return x.Evidence
+	}
+	return ""
+}
+
+func (x *Job_Effect) GetEvidenceDigest() string {
+	if x != nil {
+		return x.EvidenceDigest
+	}
+	return ""
+}
+
+type Job_CommittedStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Evidence      string                 `protobuf:"bytes,3,opt,name=evidence,proto3" json:"evidence,omitempty"` // digest of all that the result follows from
+	Outputs       []*Output              `protobuf:"bytes,4,rep,name=outputs,proto3" json:"outputs,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Job_CommittedStep) Reset() {
+	*x = Job_CommittedStep{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job_CommittedStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job_CommittedStep) ProtoMessage() {}
+
+func (x *Job_CommittedStep) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job_CommittedStep.ProtoReflect.Descriptor instead.
+func (*Job_CommittedStep) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 1}
+}
+
+func (x *Job_CommittedStep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Job_CommittedStep) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Job_CommittedStep) GetEvidence() string {
+	if x != nil {
+		return x.Evidence
+	}
+	return ""
+}
+
+func (x *Job_CommittedStep) GetOutputs() []*Output {
+	if x != nil {
+		return x.Outputs
+	}
+	return nil
+}
+
+func (x *Job_CommittedStep) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 type Job_Suspension struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"` // requested, suspended, resuming, failed
@@ -2746,7 +2978,7 @@ type Job_Suspension struct {
 
 func (x *Job_Suspension) Reset() {
 	*x = Job_Suspension{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2758,7 +2990,7 @@ func (x *Job_Suspension) String() string {
 func (*Job_Suspension) ProtoMessage() {}
 
 func (x *Job_Suspension) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[28]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2771,7 +3003,7 @@ func (x *Job_Suspension) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Suspension.ProtoReflect.Descriptor instead.
 func (*Job_Suspension) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 0}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 2}
 }
 
 func (x *Job_Suspension) GetState() string {
@@ -2822,7 +3054,7 @@ type Job_Event struct {
 
 func (x *Job_Event) Reset() {
 	*x = Job_Event{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2834,7 +3066,7 @@ func (x *Job_Event) String() string {
 func (*Job_Event) ProtoMessage() {}
 
 func (x *Job_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[29]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2847,7 +3079,7 @@ func (x *Job_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Event.ProtoReflect.Descriptor instead.
 func (*Job_Event) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 1}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 3}
 }
 
 func (x *Job_Event) GetAt() *timestamppb.Timestamp {
@@ -2893,7 +3125,7 @@ type Job_Diagnostic struct {
 
 func (x *Job_Diagnostic) Reset() {
 	*x = Job_Diagnostic{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +3137,7 @@ func (x *Job_Diagnostic) String() string {
 func (*Job_Diagnostic) ProtoMessage() {}
 
 func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3150,7 @@ func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Diagnostic.ProtoReflect.Descriptor instead.
 func (*Job_Diagnostic) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 4}
 }
 
 func (x *Job_Diagnostic) GetPath() string {
@@ -2981,7 +3213,7 @@ type Job_Holder struct {
 
 func (x *Job_Holder) Reset() {
 	*x = Job_Holder{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2993,7 +3225,7 @@ func (x *Job_Holder) String() string {
 func (*Job_Holder) ProtoMessage() {}
 
 func (x *Job_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3006,7 +3238,7 @@ func (x *Job_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Holder.ProtoReflect.Descriptor instead.
 func (*Job_Holder) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 5}
 }
 
 func (x *Job_Holder) GetPhase() string {
@@ -3048,7 +3280,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3060,7 +3292,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3073,7 +3305,7 @@ func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Epoch.ProtoReflect.Descriptor instead.
 func (*Job_Epoch) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 6}
 }
 
 func (x *Job_Epoch) GetEpoch() uint64 {
@@ -3161,7 +3393,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3173,7 +3405,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3186,7 +3418,7 @@ func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_LateResult.ProtoReflect.Descriptor instead.
 func (*Job_LateResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 5}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 7}
 }
 
 func (x *Job_LateResult) GetAt() *timestamppb.Timestamp {
@@ -3249,7 +3481,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +3493,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3506,7 @@ func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Candidate.ProtoReflect.Descriptor instead.
 func (*Job_Candidate) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 6}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 8}
 }
 
 func (x *Job_Candidate) GetRunner() string {
@@ -3311,7 +3543,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3323,7 +3555,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3336,7 +3568,7 @@ func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_HeldDevice.ProtoReflect.Descriptor instead.
 func (*Job_HeldDevice) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 7}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 9}
 }
 
 func (x *Job_HeldDevice) GetAs() string {
@@ -3528,7 +3760,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\apending\x18\x01 \x01(\x03R\apending\x122\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x12\n" +
-	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xf2\x17\n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xac\x1d\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x14\n" +
@@ -3584,7 +3816,31 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\vdiagnostics\x18, \x03(\v2\x1c.forgeyard.v1.Job.DiagnosticR\vdiagnostics\x12<\n" +
 	"\n" +
 	"suspension\x18- \x01(\v2\x1c.forgeyard.v1.Job.SuspensionR\n" +
-	"suspension\x1a\x8e\x01\n" +
+	"suspension\x122\n" +
+	"\aeffects\x182 \x03(\v2\x18.forgeyard.v1.Job.EffectR\aeffects\x12H\n" +
+	"\x0fcommitted_steps\x183 \x03(\v2\x1f.forgeyard.v1.Job.CommittedStepR\x0ecommittedSteps\x1a\x85\x03\n" +
+	"\x06Effect\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12'\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12\x16\n" +
+	"\x06policy\x18\x05 \x01(\tR\x06policy\x12\x14\n" +
+	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12\x1d\n" +
+	"\n" +
+	"attempt_id\x18\a \x01(\tR\tattemptId\x120\n" +
+	"\x05begun\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05begun\x120\n" +
+	"\x05ended\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12\x0e\n" +
+	"\x02by\x18\n" +
+	" \x01(\tR\x02by\x12\x10\n" +
+	"\x03why\x18\v \x01(\tR\x03why\x12\x1a\n" +
+	"\bevidence\x18\f \x01(\tR\bevidence\x12'\n" +
+	"\x0fevidence_digest\x18\r \x01(\tR\x0eevidenceDigest\x1a\xb1\x01\n" +
+	"\rCommittedStep\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
+	"\bevidence\x18\x03 \x01(\tR\bevidence\x12.\n" +
+	"\aoutputs\x18\x04 \x03(\v2\x14.forgeyard.v1.OutputR\aoutputs\x12*\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x1a\x8e\x01\n" +
 	"\n" +
 	"Suspension\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x0e\n" +
@@ -3755,7 +4011,7 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Assignment)(nil),              // 1: forgeyard.v1.Assignment
@@ -3785,29 +4041,31 @@ var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Capabilities_Toolchain)(nil),  // 25: forgeyard.v1.Capabilities.Toolchain
 	(*Capabilities_DeviceFact)(nil), // 26: forgeyard.v1.Capabilities.DeviceFact
 	nil,                             // 27: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	(*Job_Suspension)(nil),          // 28: forgeyard.v1.Job.Suspension
-	(*Job_Event)(nil),               // 29: forgeyard.v1.Job.Event
-	(*Job_Diagnostic)(nil),          // 30: forgeyard.v1.Job.Diagnostic
-	(*Job_Holder)(nil),              // 31: forgeyard.v1.Job.Holder
-	(*Job_Epoch)(nil),               // 32: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 33: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 34: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 35: forgeyard.v1.Job.HeldDevice
-	nil,                             // 36: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 37: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 38: google.protobuf.Duration
+	(*Job_Effect)(nil),              // 28: forgeyard.v1.Job.Effect
+	(*Job_CommittedStep)(nil),       // 29: forgeyard.v1.Job.CommittedStep
+	(*Job_Suspension)(nil),          // 30: forgeyard.v1.Job.Suspension
+	(*Job_Event)(nil),               // 31: forgeyard.v1.Job.Event
+	(*Job_Diagnostic)(nil),          // 32: forgeyard.v1.Job.Diagnostic
+	(*Job_Holder)(nil),              // 33: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 34: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 35: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 36: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 37: forgeyard.v1.Job.HeldDevice
+	nil,                             // 38: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 39: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 40: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	37, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	39, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
 	18, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	3,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	37, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	37, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	39, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	39, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
 	2,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
 	1,  // 6: forgeyard.v1.Member.assigned:type_name -> forgeyard.v1.Assignment
 	19, // 7: forgeyard.v1.Assignment.labels:type_name -> forgeyard.v1.Assignment.LabelsEntry
-	38, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	37, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	40, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	39, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
 	20, // 10: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
 	21, // 11: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
 	24, // 12: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
@@ -3816,58 +4074,64 @@ var file_forgeyard_v1_types_proto_depIdxs = []int32{
 	26, // 15: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
 	23, // 16: forgeyard.v1.Capabilities.gpus:type_name -> forgeyard.v1.Capabilities.GPU
 	1,  // 17: forgeyard.v1.Capabilities.assigned:type_name -> forgeyard.v1.Assignment
-	37, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	37, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	38, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	38, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	38, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	37, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	39, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	39, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	40, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	40, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	40, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	39, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
 	6,  // 24: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	38, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	38, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	37, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	37, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	37, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	37, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	37, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	32, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	40, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	40, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	39, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	39, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	39, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	39, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	39, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	34, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
 	9,  // 33: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
 	10, // 34: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
 	11, // 35: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	33, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	34, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	35, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	38, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	37, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	31, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
-	29, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
-	30, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
-	28, // 44: forgeyard.v1.Job.suspension:type_name -> forgeyard.v1.Job.Suspension
-	37, // 45: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	38, // 46: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	37, // 47: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	37, // 48: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	37, // 49: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	37, // 50: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	37, // 51: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	14, // 52: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
-	15, // 53: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
-	38, // 54: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
-	37, // 55: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	36, // 56: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	37, // 57: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	27, // 58: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	37, // 59: forgeyard.v1.Job.Suspension.at:type_name -> google.protobuf.Timestamp
-	37, // 60: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
-	38, // 61: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	37, // 62: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	37, // 63: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	37, // 64: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	65, // [65:65] is the sub-list for method output_type
-	65, // [65:65] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	35, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	36, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	37, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	40, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	39, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	33, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	31, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
+	32, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
+	30, // 44: forgeyard.v1.Job.suspension:type_name -> forgeyard.v1.Job.Suspension
+	28, // 45: forgeyard.v1.Job.effects:type_name -> forgeyard.v1.Job.Effect
+	29, // 46: forgeyard.v1.Job.committed_steps:type_name -> forgeyard.v1.Job.CommittedStep
+	39, // 47: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	40, // 48: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	39, // 49: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	39, // 50: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	39, // 51: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	39, // 52: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	39, // 53: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	14, // 54: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	15, // 55: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	40, // 56: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	39, // 57: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	38, // 58: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	39, // 59: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	27, // 60: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	39, // 61: forgeyard.v1.Job.Effect.begun:type_name -> google.protobuf.Timestamp
+	39, // 62: forgeyard.v1.Job.Effect.ended:type_name -> google.protobuf.Timestamp
+	10, // 63: forgeyard.v1.Job.CommittedStep.outputs:type_name -> forgeyard.v1.Output
+	39, // 64: forgeyard.v1.Job.CommittedStep.at:type_name -> google.protobuf.Timestamp
+	39, // 65: forgeyard.v1.Job.Suspension.at:type_name -> google.protobuf.Timestamp
+	39, // 66: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
+	40, // 67: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	39, // 68: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	39, // 69: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	39, // 70: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	71, // [71:71] is the sub-list for method output_type
+	71, // [71:71] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -3881,7 +4145,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -105,6 +105,9 @@ const (
 	JobServiceAskProcedure = "/forgeyard.v1.JobService/Ask"
 	// JobServiceResumeProcedure is the fully-qualified name of the JobService's Resume RPC.
 	JobServiceResumeProcedure = "/forgeyard.v1.JobService/Resume"
+	// JobServiceResolveEffectProcedure is the fully-qualified name of the JobService's ResolveEffect
+	// RPC.
+	JobServiceResolveEffectProcedure = "/forgeyard.v1.JobService/ResolveEffect"
 	// JobServiceListLeasesProcedure is the fully-qualified name of the JobService's ListLeases RPC.
 	JobServiceListLeasesProcedure = "/forgeyard.v1.JobService/ListLeases"
 	// JobServiceRevokeLeaseProcedure is the fully-qualified name of the JobService's RevokeLease RPC.
@@ -775,6 +778,8 @@ type JobServiceClient interface {
 	// Ask hands a wish to whoever holds the job; what comes of it, the job and its run tell.
 	Ask(context.Context, *connect.Request[v1.AskJobRequest]) (*connect.Response[v1.AskJobResponse], error)
 	Resume(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.AskJobResponse], error)
+	// ResolveEffect is a person's word on an effect that nobody else can tell.
+	ResolveEffect(context.Context, *connect.Request[v1.ResolveEffectRequest]) (*connect.Response[v1.Job], error)
 	ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error)
 	RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error)
 }
@@ -832,6 +837,12 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(jobServiceMethods.ByName("Resume")),
 			connect.WithClientOptions(opts...),
 		),
+		resolveEffect: connect.NewClient[v1.ResolveEffectRequest, v1.Job](
+			httpClient,
+			baseURL+JobServiceResolveEffectProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("ResolveEffect")),
+			connect.WithClientOptions(opts...),
+		),
 		listLeases: connect.NewClient[v1.ListLeasesRequest, v1.ListLeasesResponse](
 			httpClient,
 			baseURL+JobServiceListLeasesProcedure,
@@ -849,15 +860,16 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 
 // jobServiceClient implements JobServiceClient.
 type jobServiceClient struct {
-	submit      *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
-	list        *connect.Client[v1.ListJobsRequest, v1.ListJobsResponse]
-	show        *connect.Client[v1.ShowJobRequest, v1.Job]
-	log         *connect.Client[v1.LogRequest, v1.LogFrame]
-	cancel      *connect.Client[v1.CancelJobRequest, v1.CancelResponse]
-	ask         *connect.Client[v1.AskJobRequest, v1.AskJobResponse]
-	resume      *connect.Client[v1.ResumeJobRequest, v1.AskJobResponse]
-	listLeases  *connect.Client[v1.ListLeasesRequest, v1.ListLeasesResponse]
-	revokeLease *connect.Client[v1.RevokeLeaseRequest, v1.Lease]
+	submit        *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
+	list          *connect.Client[v1.ListJobsRequest, v1.ListJobsResponse]
+	show          *connect.Client[v1.ShowJobRequest, v1.Job]
+	log           *connect.Client[v1.LogRequest, v1.LogFrame]
+	cancel        *connect.Client[v1.CancelJobRequest, v1.CancelResponse]
+	ask           *connect.Client[v1.AskJobRequest, v1.AskJobResponse]
+	resume        *connect.Client[v1.ResumeJobRequest, v1.AskJobResponse]
+	resolveEffect *connect.Client[v1.ResolveEffectRequest, v1.Job]
+	listLeases    *connect.Client[v1.ListLeasesRequest, v1.ListLeasesResponse]
+	revokeLease   *connect.Client[v1.RevokeLeaseRequest, v1.Lease]
 }
 
 // Submit calls forgeyard.v1.JobService.Submit.
@@ -895,6 +907,11 @@ func (c *jobServiceClient) Resume(ctx context.Context, req *connect.Request[v1.R
 	return c.resume.CallUnary(ctx, req)
 }
 
+// ResolveEffect calls forgeyard.v1.JobService.ResolveEffect.
+func (c *jobServiceClient) ResolveEffect(ctx context.Context, req *connect.Request[v1.ResolveEffectRequest]) (*connect.Response[v1.Job], error) {
+	return c.resolveEffect.CallUnary(ctx, req)
+}
+
 // ListLeases calls forgeyard.v1.JobService.ListLeases.
 func (c *jobServiceClient) ListLeases(ctx context.Context, req *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error) {
 	return c.listLeases.CallUnary(ctx, req)
@@ -915,6 +932,8 @@ type JobServiceHandler interface {
 	// Ask hands a wish to whoever holds the job; what comes of it, the job and its run tell.
 	Ask(context.Context, *connect.Request[v1.AskJobRequest]) (*connect.Response[v1.AskJobResponse], error)
 	Resume(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.AskJobResponse], error)
+	// ResolveEffect is a person's word on an effect that nobody else can tell.
+	ResolveEffect(context.Context, *connect.Request[v1.ResolveEffectRequest]) (*connect.Response[v1.Job], error)
 	ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error)
 	RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error)
 }
@@ -968,6 +987,12 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(jobServiceMethods.ByName("Resume")),
 		connect.WithHandlerOptions(opts...),
 	)
+	jobServiceResolveEffectHandler := connect.NewUnaryHandler(
+		JobServiceResolveEffectProcedure,
+		svc.ResolveEffect,
+		connect.WithSchema(jobServiceMethods.ByName("ResolveEffect")),
+		connect.WithHandlerOptions(opts...),
+	)
 	jobServiceListLeasesHandler := connect.NewUnaryHandler(
 		JobServiceListLeasesProcedure,
 		svc.ListLeases,
@@ -996,6 +1021,8 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 			jobServiceAskHandler.ServeHTTP(w, r)
 		case JobServiceResumeProcedure:
 			jobServiceResumeHandler.ServeHTTP(w, r)
+		case JobServiceResolveEffectProcedure:
+			jobServiceResolveEffectHandler.ServeHTTP(w, r)
 		case JobServiceListLeasesProcedure:
 			jobServiceListLeasesHandler.ServeHTTP(w, r)
 		case JobServiceRevokeLeaseProcedure:
@@ -1035,6 +1062,10 @@ func (UnimplementedJobServiceHandler) Ask(context.Context, *connect.Request[v1.A
 
 func (UnimplementedJobServiceHandler) Resume(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.AskJobResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.Resume is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) ResolveEffect(context.Context, *connect.Request[v1.ResolveEffectRequest]) (*connect.Response[v1.Job], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.ResolveEffect is not implemented"))
 }
 
 func (UnimplementedJobServiceHandler) ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error) {
