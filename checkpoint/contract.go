@@ -9,6 +9,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
 // Mode is how a job goes on; the alias spares the helper the whole of package job.
@@ -76,12 +77,17 @@ type Contract struct {
 	RejectCode     int      // the workload's "restored state unusable"
 	Files          []string // exit-driven: clean paths relative to /work/build, sorted
 	Interval       time.Duration
+	MinInterval    time.Duration // the site's, for what is advised
 	Window         time.Duration
 	MaxBytes       int64
 	MaxFiles       int
 	Keep           int
+	MaxAge         time.Duration
+	OnFailure      time.Duration
 	Signal         string // "" when nothing is sent
 	ResumeFailures int
+	Compatibility  machine.Compatibility
+	Sensitivity    Sensitivity
 }
 
 // declaration is what the contract's ID names.
@@ -98,6 +104,7 @@ func NewContract(r job.Resume, site Limits) (Contract, error) {
 	c := Contract{
 		Mode: r.Mode, Format: Format{r.FormatName, r.FormatVersion}, Minimum: Application,
 		Interval: d.Interval, Window: d.Window, MaxBytes: d.MaxBytes, Keep: d.Keep,
+		Compatibility: r.Compatibility, Sensitivity: Sensitivity(r.Sensitivity), MaxAge: d.MaxAge, OnFailure: d.KeepOnFailure, MinInterval: site.MinInterval,
 		ResumeFailures: orInt(site.ResumeFailures, DefaultResumeFailures),
 	}
 	switch r.Mode {

@@ -1,11 +1,13 @@
 package checkpoint_test
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
 // TestMarkerOfVersion1 has every field: programs of others write this file, and its
@@ -29,5 +31,23 @@ func TestManifestOfVersion1(t *testing.T) {
 	got, err := checkpoint.ParseManifest(golden.Bytes(t, "testdata/manifest-v1.hex", m.Encode()))
 	if err != nil || got != m || got.ID() != m.ID() {
 		t.Fatalf("%+v %v", got, err)
+	}
+}
+
+// TestManifestOfVersion2 says on what machine it was taken too (CK-047 109). One of version 1
+// is read as before, by whoever reads this one.
+func TestManifestOfVersion2(t *testing.T) {
+	var facts machine.Facts
+	golden.Fill(t, &facts)
+	m, err := checkpoint.NewManifest(sampleMarker(), cas.Sum([]byte("tree")), checkpoint.Binding{Authority: authority(), Contract: cas.Sum([]byte("contract")), OS: "linux", Arch: "amd64", Machine: &facts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := checkpoint.ParseManifest(golden.Bytes(t, "testdata/manifest-v2.hex", m.Encode()))
+	if err != nil || !reflect.DeepEqual(got, m) || got.ID() != m.ID() || got.Version != 2 {
+		t.Fatalf("%+v %v", got, err)
+	}
+	if c := checkpoint.CommitOf(m, 1, nil); c.Where == nil || !reflect.DeepEqual(c.Where.Machine, &facts) || c.Where.OS != "linux" {
+		t.Errorf("the log is not told where it was taken: %+v", c.Where)
 	}
 }

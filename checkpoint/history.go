@@ -3,8 +3,10 @@ package checkpoint
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
 // State of a commit. It travels: append only.
@@ -17,6 +19,8 @@ const (
 	Quarantined
 	// Withdrawn: revoked after an incident (69§59). For ever.
 	Withdrawn
+	// Gone: nobody keeps its payload any more. What it was stays known.
+	Gone
 )
 
 func (s State) String() string {
@@ -27,6 +31,8 @@ func (s State) String() string {
 		return "quarantined"
 	case Withdrawn:
 		return "revoked"
+	case Gone:
+		return "gone"
 	}
 	return "unknown"
 }
@@ -49,12 +55,22 @@ type Commit struct {
 	State       State                `cbor:"12,keyasint,omitempty"`
 	Failures    int                  `cbor:"13,keyasint,omitempty"` // resumes from it that died unproductive, in a row
 	Why         string               `cbor:"14,keyasint,omitempty"` // of State
+	By          string               `cbor:"20,keyasint,omitempty"` // whose word State is; empty: a rule's
+	Where       *machine.Place       `cbor:"22,keyasint,omitempty"` // it was taken; nil: of log format 1
+	Took        time.Duration        `cbor:"23,keyasint,omitempty"` // from the seal to the proposal
+	Dropped     bool                 `cbor:"21,keyasint,omitempty"` // nobody keeps its payload
 }
 
 // CommitOf makes the record of a manifest that has been replicated.
 func CommitOf(m Manifest, at forgeyard.Wall, replicas []forgeyard.RunnerID) Commit {
+	var where *machine.Place
+	if m.Machine != nil {
+		p := m.place()
+		where = &p
+	}
 	return Commit{
-		Seq: m.Seq, Manifest: m.ID(), Payload: m.Payload, Bytes: m.Bytes, Attempt: m.Attempt, Epoch: m.Epoch, At: at,
+		Where: where,
+		Seq:   m.Seq, Manifest: m.ID(), Payload: m.Payload, Bytes: m.Bytes, Attempt: m.Attempt, Epoch: m.Epoch, At: at,
 		Replicas: replicas, Consistency: m.Consistency, Marker: m.Marker, Progress: m.Progress,
 	}
 }
@@ -123,6 +139,8 @@ func Select(history []Commit, exclude ...forgeyard.Digest) (best Commit, ok bool
 		switch {
 		case c.State == Withdrawn:
 			f = found(Revoked, CodeRevoked, "%s", c.Why)
+		case c.State == Gone:
+			f = found(Incomplete, CodeGone, "%s", c.Why)
 		case c.State != Good:
 			f = found(Revoked, CodeQuarantined, "%s", c.Why)
 		case slices.Contains(exclude, c.Manifest):
@@ -174,24 +192,59 @@ func Quarantine(history []Commit, manifest forgeyard.Digest, why string) ([]Comm
 	})
 }
 
-// Revoke withdraws one commit for ever.
-func Revoke(history []Commit, manifest forgeyard.Digest, why string) ([]Commit, error) {
-	return change(history, manifest, func(c *Commit) {
-		if c.State != Withdrawn {
-			c.State, c.Why = Withdrawn, forgeyard.Clip(why, MaxText)
-		}
-	})
+// Cause says which commits are withdrawn: one, all that a runner took, or all of an epoch.
+type Cause struct {
+	Manifest forgeyard.Digest
+	Runner   forgeyard.RunnerID
+	Epoch    uint64
 }
 
-// RevokeEpoch withdraws all that an epoch committed: a security stop (69§59).
-func RevokeEpoch(history []Commit, epoch uint64, why string) []Commit {
-	next := slices.Clone(history)
+// Origins are the epochs of an attempt: who ran each, and from which commit it went on.
+type Origins map[uint64]Origin
+
+// Origin is where one epoch came from.
+type Origin struct {
+	Runner forgeyard.RunnerID
+	From   forgeyard.Digest // zero: from nothing
+}
+
+// Revoke withdraws commits for ever (69§59), and with them all that came of them: what an
+// epoch committed that went on from a withdrawn one. It returns how many are withdrawn now
+// that were not.
+func Revoke(history []Commit, cause Cause, from Origins, by, why string) ([]Commit, int) {
+	next, n := slices.Clone(history), 0
+	bad := map[forgeyard.Digest]bool{}
 	for i := range next {
-		if next[i].Epoch == epoch && next[i].State != Withdrawn {
-			next[i].State, next[i].Why = Withdrawn, forgeyard.Clip(why, MaxText)
+		c := &next[i]
+		o := from[c.Epoch]
+		of := c.Manifest == cause.Manifest || (cause.Runner != "" && o.Runner == cause.Runner) || (cause.Epoch != 0 && c.Epoch == cause.Epoch)
+		if c.State == Withdrawn {
+			bad[c.Manifest] = true
+			continue
 		}
+		switch {
+		case of:
+			c.Why = forgeyard.Clip(why, MaxText)
+		case !o.From.IsZero() && bad[o.From]:
+			c.Why = forgeyard.Clip("it came of "+o.From.Short()+", which was revoked: "+why, MaxText)
+		default:
+			continue
+		}
+		c.State, c.By, bad[c.Manifest] = Withdrawn, by, true
+		n++
 	}
-	return next
+	return next, n
+}
+
+// LetGo gives up the payload of a commit; what it was stays known. One that was revoked or
+// quarantined stays that.
+func LetGo(history []Commit, manifest forgeyard.Digest, by, why string) ([]Commit, error) {
+	return change(history, manifest, func(c *Commit) {
+		c.Dropped = true
+		if c.State == Good {
+			c.State, c.By, c.Why = Gone, by, forgeyard.Clip(why, MaxText)
+		}
+	})
 }
 
 func change(history []Commit, manifest forgeyard.Digest, f func(*Commit)) ([]Commit, error) {
@@ -202,20 +255,6 @@ func change(history []Commit, manifest forgeyard.Digest, f func(*Commit)) ([]Com
 	next := slices.Clone(history)
 	f(&next[i])
 	return next, nil
-}
-
-// Keep divides a history into what must stay stored, the newest keep good commits, and
-// what may go. It never names a commit that Select would choose as one that may go.
-func Keep(history []Commit, keep int) (stay, drop []Commit) {
-	keep = max(keep, 1)
-	for _, c := range slices.Backward(history) {
-		if c.State == Good && len(stay) < keep {
-			stay = append(stay, c)
-		} else {
-			drop = append(drop, c)
-		}
-	}
-	return stay, drop
 }
 
 // NoProgress reports whether b brought nothing over a: a workload that exits with 85

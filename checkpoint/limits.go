@@ -42,5 +42,6 @@ const (
 	DefaultMaxBytes       = 4 << 30
 	DefaultWindow         = time.Minute
 	DefaultKeep           = 3
+	DefaultOnFailure      = 24 * time.Hour // a working day to look at what failed
 	DefaultResumeFailures = 2
 )

@@ -4,11 +4,18 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
-// ManifestVersion is the format that this version writes and reads. Another one is
-// Incompatible: nothing is converted silently (69§194–198).
-const ManifestVersion = 1
+// ManifestVersion is the newest format that this version writes and reads; the one before is
+// read too. Another one is Incompatible: nothing is converted silently (69§194–198).
+//
+//	1   up to key 19: of the machine, the platform
+//	2   what the state may depend on of the machine
+const (
+	ManifestVersion = 2
+	oldestManifest  = 1
+)
 
 // Sensitivity says who may see a payload (69§150).
 type Sensitivity string
@@ -43,7 +50,8 @@ type Manifest struct {
 	Format      Format              `cbor:"16,keyasint"`
 	Sensitivity Sensitivity         `cbor:"17,keyasint"`
 	Progress    Progress            `cbor:"18,keyasint"`
-	Runner      forgeyard.RunnerID  `cbor:"19,keyasint"` // who took it: a compromised runner's checkpoints can be found (69§60)
+	Runner      forgeyard.RunnerID  `cbor:"19,keyasint"`           // who took it: a compromised runner's checkpoints can be found (69§60)
+	Machine     *machine.Facts      `cbor:"20,keyasint,omitempty"` // of version 2
 }
 
 // Binding is what the site knows of the execution that took a checkpoint.
@@ -51,7 +59,8 @@ type Binding struct {
 	Authority   forgeyard.Authority
 	Contract    forgeyard.Digest
 	OS, Arch    string
-	Sensitivity Sensitivity // "": Internal
+	Machine     *machine.Facts // nil: a manifest of version 1 is written, for a site that has programs which read no other
+	Sensitivity Sensitivity    // "": Internal
 }
 
 // NewManifest binds a checked marker and its stored payload.
@@ -64,10 +73,13 @@ func NewManifest(m Marker, payload forgeyard.Digest, b Binding) (Manifest, error
 		return Manifest{}, forgeyard.Errorf("manifest", forgeyard.Stale, "the marker is of attempt %s epoch %d, the authority of %s epoch %d", forgeyard.Short(m.Attempt), m.Epoch, forgeyard.Short(a.Attempt), a.Fence.Epoch)
 	}
 	man := Manifest{
-		Version: ManifestVersion, Job: a.Job, Attempt: a.Attempt, Epoch: a.Fence.Epoch, Seq: m.Seq, Runner: a.Runner,
+		Version: oldestManifest, Job: a.Job, Attempt: a.Attempt, Epoch: a.Fence.Epoch, Seq: m.Seq, Runner: a.Runner,
 		Spec: a.Spec, Contract: b.Contract, OS: b.OS, Arch: b.Arch,
 		Payload: payload, Bytes: m.Bytes(), Files: len(m.Files), Marker: m.Digest(),
 		Consistency: m.Consistency, Format: m.Format, Sensitivity: b.Sensitivity, Progress: m.Progress,
+	}
+	if b.Machine != nil {
+		man.Version, man.Machine = ManifestVersion, b.Machine
 	}
 	if err := man.Validate(); err != nil {
 		return Manifest{}, err
@@ -103,8 +115,10 @@ func (m Manifest) Validate() error {
 		return forgeyard.Errorf("manifest", forgeyard.Invalid, format, args...)
 	}
 	switch {
-	case m.Version != ManifestVersion:
-		return bad("version %d is not %d", m.Version, ManifestVersion)
+	case m.Version < oldestManifest || m.Version > ManifestVersion:
+		return bad("version %d is not in [%d, %d]", m.Version, oldestManifest, ManifestVersion)
+	case (m.Version == ManifestVersion) != (m.Machine != nil):
+		return bad("version %d, and what machine it was taken on is said from version %d on", m.Version, ManifestVersion)
 	case m.Job == "" || m.Attempt == "" || m.Epoch == 0:
 		return bad("job %q, attempt %q, epoch %d: each is needed", m.Job, m.Attempt, m.Epoch)
 	case m.Seq < 1 || m.Seq > MaxSeq:
@@ -135,16 +149,23 @@ type Target struct {
 	Spec     forgeyard.Digest
 	Contract Contract
 	OS, Arch string
+	Machine  *machine.Facts // nil: it does not say
+}
+
+// place is where it was taken.
+func (m Manifest) place() machine.Place {
+	return machine.Place{OS: m.OS, Arch: m.Arch, Machine: m.Machine}
 }
 
 // Usable says whether an execution may resume from a manifest whose bytes and payload
-// were verified. Everything is exact (69§28–33).
+// were verified. What it was taken of is exact (69§28–32); of the machine, the contract says
+// how much must be the same (69§33–37).
 func Usable(m Manifest, t Target) Finding {
 	switch {
 	case t.Job == "" || t.Attempt == "" || t.Spec.IsZero() || t.Contract.ID.IsZero() || t.OS == "" || t.Arch == "":
 		return found(Unknown, CodeTarget, "the resuming execution does not say what it is")
-	case m.Version != ManifestVersion:
-		return found(Incompatible, CodeVersion, "manifest version %d, this node reads %d", m.Version, ManifestVersion)
+	case m.Version < oldestManifest || m.Version > ManifestVersion:
+		return found(Incompatible, CodeVersion, "manifest version %d, this node reads %d to %d", m.Version, oldestManifest, ManifestVersion)
 	}
 	if err := m.Validate(); err != nil {
 		return found(Unknown, CodeManifest, "%v", err)
@@ -160,10 +181,6 @@ func Usable(m Manifest, t Target) Finding {
 		return found(Incompatible, CodeSpec, "taken under spec %s, this is %s", m.Spec.Short(), t.Spec.Short())
 	case m.Contract != t.Contract.ID:
 		return found(Incompatible, CodeContract, "taken under contract %s, this is %s", m.Contract.Short(), t.Contract.ID.Short())
-	case m.OS != t.OS:
-		return found(Incompatible, CodeOS, "taken on %s, this is %s", m.OS, t.OS)
-	case m.Arch != t.Arch:
-		return found(Incompatible, CodeArch, "taken on %s, this is %s", m.Arch, t.Arch)
 	case !t.Contract.takes(m.Format):
 		return found(Incompatible, CodeFormat, "format %q, the job declares %q", m.Format, t.Contract.Format)
 	case !m.Consistency.Meets(t.Contract.Minimum):
@@ -172,6 +189,12 @@ func Usable(m Manifest, t Target) Finding {
 		return found(Incompatible, CodeBytes, "%d bytes, the bound is %d", m.Bytes, t.Contract.MaxBytes)
 	case !m.Parent.IsZero():
 		return found(Incompatible, CodeParent, "it builds on %s; only full checkpoints are resumed", m.Parent.Short())
+	}
+	for _, f := range t.Contract.Compatibility.Misfits(m.place(), machine.Place{OS: t.OS, Arch: t.Arch, Machine: t.Machine}) {
+		if f.Unknown {
+			return found(Unknown, Code(f.What), "%s", f.Why)
+		}
+		return found(Incompatible, Code(f.What), "%s", f.Why)
 	}
 	return Finding{Verdict: Valid}
 }

@@ -2,6 +2,7 @@ package checkpoint_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,8 +62,7 @@ func TestStories(t *testing.T) {
 			case "select":
 				return s.choose(td)
 			case "keep":
-				stay, drop := checkpoint.Keep(s.history, s.contract.Keep)
-				return "stay " + names(stay) + "\ndrop " + names(drop)
+				return s.keep(td)
 			default:
 				return s.change(td)
 			}
@@ -201,9 +201,9 @@ func (s *story) change(td *datadriven.TestData) string {
 	case "quarantine":
 		s.history, err = checkpoint.Quarantine(s.history, s.name(of), why)
 	case "revoke":
-		s.history, err = checkpoint.Revoke(s.history, s.name(of), why)
-	case "revoke-epoch":
-		s.history = checkpoint.RevokeEpoch(s.history, uint64(scan(t, td, "epoch", 1)), why)
+		note = s.revoke(td, of, why)
+	case "let-go":
+		s.history, err = checkpoint.LetGo(s.history, s.name(of), "ana", why)
 	default:
 		t.Fatalf("unknown command %s", td.Cmd)
 	}
@@ -214,6 +214,60 @@ func (s *story) change(td *datadriven.TestData) string {
 		return fmt.Sprintf("%s: %v", forgeyard.KindOf(err), err)
 	}
 	return note
+}
+
+// revoke: `revoke [of=EPOCH.SEQ] [epoch=N] [runner=R] why=W`, with lines `EPOCH RUNNER [FROM]`.
+func (s *story) revoke(td *datadriven.TestData, of, why string) string {
+	from := checkpoint.Origins{}
+	for line := range strings.Lines(td.Input) {
+		f := strings.Fields(line)
+		o := checkpoint.Origin{Runner: forgeyard.RunnerID(f[1])}
+		if len(f) > 2 {
+			o.From = s.name(f[2])
+		}
+		from[uint64(num(f[0]))] = o
+	}
+	cause := checkpoint.Cause{Runner: forgeyard.RunnerID(scan(s.t, td, "runner", "")), Epoch: uint64(scan(s.t, td, "epoch", 0))}
+	if of != "" {
+		cause.Manifest = s.name(of)
+	}
+	var n int
+	s.history, n = checkpoint.Revoke(s.history, cause, from, "ana", why)
+	return fmt.Sprintf("%d revoked", n)
+}
+
+// keep: `keep [ended=done|failed] [ago=DURATION] [age=DURATION] [needs=EPOCH.SEQ]`: each commit
+// is as many minutes old as there are later ones, and a minute more.
+func (s *story) keep(td *datadriven.TestData) string {
+	now := forgeyard.Wall(1_800_000_000_000)
+	r := checkpoint.Retention{KeepLatest: s.contract.Keep, MaxAge: span(s.t, td, "age"), OnFailure: span(s.t, td, "window")}
+	aged := slices.Clone(s.history)
+	for i := range aged {
+		aged[i].At = now - forgeyard.Wall((time.Duration(len(aged)-i) * time.Minute).Milliseconds())
+	}
+	of := checkpoint.Owner{Status: job.Status(scan(s.t, td, "ended", "running"))}
+	if of.Status.Terminal() {
+		of.Ended = now - forgeyard.Wall(span(s.t, td, "ago").Milliseconds())
+	}
+	if n := scan(s.t, td, "needs", ""); n != "" {
+		of.Needs = s.name(n)
+	}
+	var out []string
+	for _, d := range r.Surplus(aged, of, now) {
+		out = append(out, fmt.Sprintf("let go %d.%d: %s", d.Commit.Epoch, d.Commit.Seq, d.Why))
+	}
+	if out == nil {
+		return "all stay"
+	}
+	return strings.Join(out, "\n")
+}
+
+func span(t testing.TB, td *datadriven.TestData, key string) time.Duration {
+	d, err := time.ParseDuration(scan(t, td, key, "0s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // choose: `select [exclude=EPOCH.SEQ]`.

@@ -74,10 +74,15 @@ const (
 	CodeContract    Code = "contract"
 	CodeOS          Code = "os"
 	CodeArch        Code = "arch"
+	CodeBaseline    Code = "baseline"
+	CodeCPU         Code = "cpu"
+	CodeGPU         Code = "gpu"
+	CodeDevice      Code = "device"
 	CodeSensitivity Code = "sensitivity"
 	CodeTarget      Code = "target"
 	CodeQuarantined Code = "quarantined"
 	CodeRevoked     Code = "revoked"
+	CodeGone        Code = "gone"
 )
 
 // Finding is a verdict with its reason.

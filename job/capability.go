@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
 // Capabilities is what a machine is and can enforce: facts that were probed,
@@ -25,6 +26,8 @@ type Capabilities struct {
 	// WarmToolchains are trees that jobs named as toolchains and that are ready here, MaxWarm at
 	// most. Any other can be fetched and made.
 	WarmToolchains []forgeyard.Digest `cbor:"13,keyasint,omitempty"`
+	// Machine is what the state of a program may depend on; nil of a program that does not say.
+	Machine *machine.Facts `cbor:"45,keyasint,omitempty"`
 }
 
 // LimitSiteNetwork is the word of a sandbox that can keep a job to the site's networks.
@@ -42,14 +45,14 @@ type GPU struct {
 
 // Early is what a program of log format 1 reads of them.
 func (c Capabilities) Early() Capabilities {
-	c.GPUs, c.WarmToolchains = nil, nil
+	c.GPUs, c.WarmToolchains, c.Machine = nil, nil, nil
 	c.Toolchains = slices.DeleteFunc(slices.Clone(c.Toolchains), func(t Toolchain) bool { return t.Source != ToolchainHost })
 	return c
 }
 
 // SaysLater reports facts that such a program does not read.
 func (c Capabilities) SaysLater() bool {
-	return len(c.GPUs) > 0 || len(c.WarmToolchains) > 0 || slices.ContainsFunc(c.Toolchains, func(t Toolchain) bool { return t.Source != ToolchainHost })
+	return len(c.GPUs) > 0 || c.Machine != nil || len(c.WarmToolchains) > 0 || slices.ContainsFunc(c.Toolchains, func(t Toolchain) bool { return t.Source != ToolchainHost })
 }
 
 // SandboxCapability is a sandbox that was started once and held.

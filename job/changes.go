@@ -52,7 +52,7 @@ func inMiB(n int64) string {
 // named are the facts that come in lists, each as people call it. What is warm is none: it is what
 // jobs used lately (decision 18), and would fill a history that is bounded.
 func (c Capabilities) named() map[string][]string {
-	all := map[string][]string{"sandbox": nil, "toolchain": nil, "label": nil, "device": nil, "network": nil, "gpu": nil}
+	all := map[string][]string{"sandbox": nil, "toolchain": nil, "label": nil, "device": nil, "network": nil, "gpu": nil, "machine": nil}
 	add := func(what, format string, args ...any) {
 		all[what] = append(all[what], fmt.Sprintf(format, args...))
 	}
@@ -84,6 +84,9 @@ func (c Capabilities) named() map[string][]string {
 			memory = inMiB(g.Memory)
 		}
 		add("gpu", "%s (%s)", g.Bus, words([]string{g.Vendor, g.Model, g.Driver, memory}))
+	}
+	if m := c.Machine; m != nil {
+		add("machine", "kernel %s", words(append([]string{m.Kernel, m.Libc}, m.CPU...)))
 	}
 	for _, l := range all {
 		slices.Sort(l)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
 // Spec is one planned job: everything that decides what runs. It is immutable
@@ -245,6 +246,10 @@ type Resume struct {
 	FormatName    string         `cbor:"2,keyasint,omitempty"`
 	FormatVersion int            `cbor:"3,keyasint,omitempty"`
 	Checkpoint    CheckpointDecl `cbor:"4,keyasint"`
+	// Compatibility is what the machine that goes on must have of the one that wrote, and
+	// Sensitivity who may see what was written. Of log format 2.
+	Compatibility machine.Compatibility `cbor:"45,keyasint,omitzero"`
+	Sensitivity   Sensitivity           `cbor:"46,keyasint,omitempty"`
 }
 
 // CheckpointDecl is the checkpoint part of the contract.
@@ -258,4 +263,8 @@ type CheckpointDecl struct {
 	Keep       int           `cbor:"7,keyasint,omitempty"`
 	Signal     string        `cbor:"8,keyasint,omitempty"`  // none | USR1 | USR2 | HUP
 	OnCancel   bool          `cbor:"58,keyasint,omitempty"` // a cancellation asks for one, where its reason allows
+	// MaxAge and KeepOnFailure say how long payloads are kept: at most, beside the newest; and
+	// after the job failed or was cancelled. Of log format 2.
+	MaxAge        time.Duration `cbor:"45,keyasint,omitempty"`
+	KeepOnFailure time.Duration `cbor:"46,keyasint,omitempty"`
 }

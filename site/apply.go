@@ -199,6 +199,12 @@ func (c *change) runRest(b Body) (any, error) {
 		return c.runSuspend(b)
 	case RunResume:
 		return nil, c.runResume(b)
+	case CheckpointRevoke:
+		return c.checkpointRevoke(b)
+	case CheckpointLetGo:
+		return nil, c.checkpointLetGo(b)
+	case CheckpointOpen:
+		return c.checkpointOpen(b)
 	case AttestOff:
 		return c.attestOff(b)
 	case Unname:

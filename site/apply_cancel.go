@@ -107,7 +107,7 @@ func (c *change) noteCancel(j *Job, b Cancel) {
 	}
 	j.Cancel = &n
 	if b.Reason == job.CancelSecurity && j.Epoch > 0 {
-		j.Checkpoints = checkpoint.RevokeEpoch(j.Checkpoints, j.Epoch, "a security stop of its epoch, pending review")
+		j.Checkpoints, _ = checkpoint.Revoke(j.Checkpoints, checkpoint.Cause{Epoch: j.Epoch}, j.origins(), c.by, "a security stop of its epoch, pending review")
 	}
 }
 

@@ -292,12 +292,16 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 	if err := j.reconciled("checkpoint"); err != nil {
 		return Checkpointed{}, err
 	}
+	if why := j.startedFromRevoked(); why != "" {
+		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Denied, "what this execution went on from was revoked: %s", why)
+	}
 	next, err := checkpoint.Record(j.Checkpoints, rec)
 	if err != nil {
 		return Checkpointed{}, err
 	}
 	before := j.Checkpoints
 	j.Checkpoints = next
+	c.letGoSurplus(&j)
 	if b.Productive && !j.ResumeFrom.IsZero() {
 		if well, err := checkpoint.ResumedWell(j.Checkpoints, j.ResumeFrom); err == nil {
 			j.Checkpoints = well

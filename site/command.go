@@ -91,6 +91,13 @@ const (
 	kindStepCommit
 )
 
+// Kinds of commands about checkpoints that were committed.
+const (
+	kindCheckpointRevoke Kind = iota + 45
+	kindCheckpointLetGo
+	kindCheckpointOpen
+)
+
 // Init starts the site with its founder.
 type Init struct {
 	Site      forgeyard.SiteID   `cbor:"1,keyasint"`
@@ -553,6 +560,43 @@ type RunResume struct {
 	Run forgeyard.RunID `cbor:"1,keyasint"`
 }
 
+// CheckpointRevoke withdraws checkpoints for ever: one, all that a runner took, or all of one
+// epoch of a job, and what came of them. Of log format 2.
+type CheckpointRevoke struct {
+	Job        forgeyard.JobID    `cbor:"1,keyasint,omitempty"` // empty, with Runner: of every job
+	Checkpoint forgeyard.Digest   `cbor:"2,keyasint,omitzero"`
+	Runner     forgeyard.RunnerID `cbor:"3,keyasint,omitempty"`
+	Epoch      uint64             `cbor:"4,keyasint,omitempty"`
+	Reason     string             `cbor:"5,keyasint"`
+}
+
+// CheckpointRevoked is CheckpointRevoke's reply.
+type CheckpointRevoked struct {
+	Revoked int               `cbor:"1,keyasint"`
+	Running []forgeyard.JobID `cbor:"2,keyasint,omitempty"` // executions that went on from one, and are asked back
+}
+
+// CheckpointLetGo gives up the payload of a checkpoint; its manifest and its record stay. Of
+// log format 2.
+type CheckpointLetGo struct {
+	Job        forgeyard.JobID  `cbor:"1,keyasint"`
+	Checkpoint forgeyard.Digest `cbor:"2,keyasint"`
+	Force      bool             `cbor:"3,keyasint,omitempty"` // even if the job would begin anew
+}
+
+// CheckpointOpen notes that a person reads the payload of a checkpoint: it may hold whatever
+// the job had in its hands. Of log format 2.
+type CheckpointOpen struct {
+	Job        forgeyard.JobID  `cbor:"1,keyasint"`
+	Checkpoint forgeyard.Digest `cbor:"2,keyasint"`
+	Reason     string           `cbor:"3,keyasint"`
+}
+
+// CheckpointOpened is CheckpointOpen's reply.
+type CheckpointOpened struct {
+	Payload forgeyard.Digest `cbor:"1,keyasint"`
+}
+
 // Resume puts a suspended job back into the queue.
 type Resume struct {
 	Job forgeyard.JobID `cbor:"1,keyasint"`
@@ -605,6 +649,10 @@ func (RunSuspend) kind() Kind    { return kindRunSuspend }
 func (RunResume) kind() Kind     { return kindRunResume }
 func (SecretSet) kind() Kind     { return kindSecretSet }
 func (SecretRemove) kind() Kind  { return kindSecretRemove }
+
+func (CheckpointRevoke) kind() Kind { return kindCheckpointRevoke }
+func (CheckpointLetGo) kind() Kind  { return kindCheckpointLetGo }
+func (CheckpointOpen) kind() Kind   { return kindCheckpointOpen }
 
 // commandFormat is the version of the envelope.
 const commandFormat = 1
@@ -663,6 +711,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindAsk: into[Ask], kindStopRefused: into[StopRefused],
 	kindEffectIntent: into[EffectIntent], kindEffectOutcome: into[EffectOutcome], kindEffectResolve: into[EffectResolve], kindStepCommit: into[StepCommit],
 	kindStopping: into[Stopping], kindPreempt: into[Preempt], kindRunSuspend: into[RunSuspend], kindRunResume: into[RunResume],
+	kindCheckpointRevoke: into[CheckpointRevoke], kindCheckpointLetGo: into[CheckpointLetGo], kindCheckpointOpen: into[CheckpointOpen],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -48,6 +48,9 @@ const (
 	FormatAssigned Format = 2
 	// FormatLogParts is the first whose programs read packed parts of logs.
 	FormatLogParts Format = 2
+	// FormatCheckpoints is the first in which checkpoints are revoked and let go, and a manifest
+	// says on what kind of machine it was taken.
+	FormatCheckpoints Format = 2
 )
 
 // FormatRange is what one program reads; zero is a program that knew only the first.
@@ -80,7 +83,8 @@ func FormatOf(b Body) Format {
 // says reports whether a command of format 1 holds what only format 2 has: the daemon's
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
 // an execution, where a process runs, who may vote, who waits for approval, when a drain ends, which lease is asked back, how long a lost log was, which graphics processors a machine has,
-// that work took more than it asked for, what is kept of work that failed, pools and trust, toolchains of the store.
+// that work took more than it asked for, what is kept of work that failed, pools and trust, toolchains of the store,
+// on what machine a checkpoint was taken, and what a job says of that.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
@@ -104,7 +108,7 @@ func says(b Body) bool {
 	case Expire:
 		return b.LogSeq != 0
 	case Checkpoint:
-		return !b.Told.IsZero()
+		return !b.Told.IsZero() || b.Commit.Where != nil || b.Commit.Took != 0
 	case Release:
 		return !b.Told.IsZero() || b.Clean
 	case Complete:

@@ -79,6 +79,7 @@ var later = []string{
 	"MemberSet.Assign", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel",
 	"Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains",
 	"Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck",
+	"Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Resume.Compatibility", "Resume.Sensitivity", "Capabilities.Machine",
 	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile",
 	"Cancel.Reason", "Cancel.Note", "Cancel.After", "Cancel.Within", "Cancel.Run", "Submit.Group", "Submit.Order", "Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension",
 }
@@ -88,15 +89,16 @@ var later = []string{
 var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics",
 	"Token.Approve", "Member.Waiting", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck",
 	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile",
-	"Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension"}
+	"Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension",
+	"Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Resume.Compatibility", "Resume.Sensitivity", "Capabilities.Machine"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
 // packed.
 func TestPlaces(t *testing.T) {
 	var r Register
-	golden.Fill(t, &r, "Capabilities.GPUs", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
+	golden.Fill(t, &r, "Capabilities.GPUs", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
+	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
 	cmd := Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: r}.Encode()
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
@@ -117,7 +119,7 @@ func TestPlaces(t *testing.T) {
 // TestPastSessions holds the sessions of a member that were superseded.
 func TestPastSessions(t *testing.T) {
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
+	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
 		t.Fatal(err)
@@ -392,7 +394,7 @@ func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
 	golden.Fill(t, &given, "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel")
-	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)
@@ -416,11 +418,11 @@ func TestFieldsOfRuns(t *testing.T) {
 	var end Complete
 	var runs image
 	golden.Fill(t, &sub, "Submit.Group", "Submit.Order")
-	golden.Fill(t, &point)
+	golden.Fill(t, &point, "Commit.By", "Commit.Dropped", "Commit.Where", "Commit.Took")
 	golden.Fill(t, &release, "Release.Clean")
 	golden.Fill(t, &end, "Result.Overran", "Result.Diagnostics")
 	golden.Fill(t, &runs.Events)
-	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel")
+	golden.Fill(t, &runs.Jobs, "Job.Said", "Job.Tail", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Resume.Compatibility", "Resume.Sensitivity")
 	golden.Fill(t, &runs.Names)
 	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
 	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{

@@ -65,7 +65,7 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 			return Itself, b.Via
 		}
 		return AnyMember, ""
-	case Cancel, Ask, Resume, RunSuspend, RunResume, EffectResolve, DeviceLease, DeviceRelease, Unname:
+	case Cancel, Ask, Resume, RunSuspend, RunResume, EffectResolve, CheckpointLetGo, DeviceLease, DeviceRelease, Unname:
 		return AnyMember, ""
 	case Register:
 		return Itself, b.Runner

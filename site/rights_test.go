@@ -31,6 +31,16 @@ func TestRights(t *testing.T) {
 		{"runner", Complete{Authority: mine}, true},
 		{"runner", Complete{Authority: others}, false},
 		{"runner", Checkpoint{Authority: others}, false},
+		// CK-188 189 190 191 239: checkpoint.read is a member's, whose state has them all;
+		// checkpoint.create is the holder's, under its fence; checkpoint.resume is whose the work
+		// is; checkpoint.forensic, and to withdraw what others trust, is a voter's.
+		{"runner", Checkpoint{Authority: mine}, true},
+		{"runner", Resume{}, true},
+		{"runner", CheckpointLetGo{}, true},
+		{"runner", CheckpointOpen{}, false},
+		{"runner", CheckpointRevoke{}, false},
+		{"voter", CheckpointOpen{}, true},
+		{"voter", CheckpointRevoke{}, true},
 		{"runner", Register{Runner: "runner"}, true},
 		{"runner", Register{Runner: "voter"}, false},
 		{"runner", MemberSet{Runner: "runner", Draining: &yes}, true},

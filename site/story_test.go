@@ -224,6 +224,8 @@ func (s *story) value(r Reply) string {
 		v, err = Value[Cancelling](r)
 	case "ask":
 		v, err = Value[Asked](r)
+	case "checkpoint-revoke":
+		v, err = Value[CheckpointRevoked](r)
 	case "effect-begin":
 		v, err = Value[EffectBegun](r)
 	case "run-suspend":
@@ -277,7 +279,7 @@ func lines(st *State) []string {
 	for _, j := range st.Jobs.All() {
 		out = append(out, jobText(j))
 		for _, k := range j.Checkpoints {
-			out = append(out, fmt.Sprintf("checkpoint %d of epoch %d: %s, %d failures", k.Seq, k.Epoch, k.State, k.Failures))
+			out = append(out, fmt.Sprintf("checkpoint %d of epoch %d: %s, %d failures", k.Seq, k.Epoch, k.State, k.Failures)+taken(k))
 		}
 		for _, l := range j.Late {
 			out = append(out, fmt.Sprintf("late result of epoch %d kept: %s, %s", l.Epoch, l.Outcome, l.Why))
@@ -600,6 +602,19 @@ func (s *story) work() Body {
 		return Phase{Authority: s.authority(), Phase: job.Phase(s.arg("to", "running"))}
 	case "checkpoint":
 		return Checkpoint{Authority: s.authority(), Commit: s.commit(), Continue: s.td.HasArg("continue"), Productive: s.td.HasArg("productive")}
+	case "checkpoint-revoke":
+		b := CheckpointRevoke{Job: s.jobID(), Reason: s.arg("why", ""), Epoch: s.num("epoch", 0), Runner: forgeyard.RunnerID(s.ids[s.arg("taken-by", "")])}
+		if s.td.HasArg("of") {
+			b.Checkpoint = cas.Sum([]byte(s.arg("of", "")))
+		}
+		if s.td.HasArg("everywhere") {
+			b.Job = ""
+		}
+		return b
+	case "checkpoint-delete":
+		return CheckpointLetGo{Job: s.jobID(), Checkpoint: cas.Sum([]byte(s.arg("of", ""))), Force: s.td.HasArg("force")}
+	case "checkpoint-open":
+		return CheckpointOpen{Job: s.jobID(), Checkpoint: cas.Sum([]byte(s.arg("of", ""))), Reason: s.arg("why", "")}
 	case "release":
 		return Release{Authority: s.authority(), Kind: s.arg("kind", "interrupted"), Detail: "given back", Told: s.told(), Clean: s.td.HasArg("clean")}
 	case "report":
@@ -693,4 +708,12 @@ func (j Job) suspension() string {
 		return ""
 	}
 	return strings.TrimSpace(j.Hold.State + " " + j.Hold.Why)
+}
+
+// taken says why a checkpoint is not what it was.
+func taken(k checkpoint.Commit) string {
+	if k.State != checkpoint.Withdrawn && k.State != checkpoint.Gone {
+		return ""
+	}
+	return strings.TrimSuffix(fmt.Sprintf(", “%s” by %s", k.Why, k.By), " by ")
 }

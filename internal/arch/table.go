@@ -43,6 +43,7 @@ var table = []line{
 	{dir: "api/wire"},
 
 	// The rules, and around each the providers of its services.
+	{dir: "job/machine", pure: true},
 	{dir: "job", pure: true},
 	{dir: "cas", pure: true, context: true},
 	{dir: "cas/castest"},

@@ -1,0 +1,118 @@
+package site
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/internal/golden"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/lease"
+)
+
+// TestCheckpointCommands holds what people do with checkpoints that were committed, and what
+// became of those, in the log and in a snapshot.
+func TestCheckpointCommands(t *testing.T) {
+	var revoke CheckpointRevoke
+	var letGo CheckpointLetGo
+	var open CheckpointOpen
+	var kept checkpoint.Commit
+	for _, v := range []any{&revoke, &letGo, &open, &kept} {
+		golden.Fill(t, v)
+	}
+	im := image{Format: snapshotFormat, Log: FormatCheckpoints, Jobs: []Job{{ID: "J", Checkpoints: []checkpoint.Commit{kept}}}}
+	s, err := DecodeState(cborx.Marshal(im))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := golden.Rows(t, "testdata/checkpoints.hex", []golden.Row{
+		{Name: "CheckpointRevoke", Bytes: cborx.Marshal(revoke)}, {Name: "CheckpointLetGo", Bytes: cborx.Marshal(letGo)}, {Name: "CheckpointOpen", Bytes: cborx.Marshal(open)},
+		{Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()},
+	})
+	for i, want := range []Body{revoke, letGo, open} {
+		b, err := decodeBody(want.kind(), rows[i].Bytes)
+		if err != nil || !reflect.DeepEqual(b, want) || FormatOf(b) != FormatCheckpoints {
+			t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+		}
+	}
+	for _, row := range rows[3:] {
+		back, err := DecodeState(row.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j, _ := back.Jobs.Get("J"); len(j.Checkpoints) != 1 || !reflect.DeepEqual(j.Checkpoints[0], kept) {
+			t.Errorf("%s: lost on the way: %+v", row.Name, j.Checkpoints)
+		}
+	}
+}
+
+// A log that not every voter reads the next format of goes on as it did: nothing is let go in
+// it that a voter of the format before would keep.
+func TestNothingIsLetGoInAnOldLog(t *testing.T) {
+	j := Job{Spec: job.Spec{Resume: job.Resume{Mode: job.ResumeApplication, Checkpoint: job.CheckpointDecl{Keep: 1}}}}
+	for seq := range 3 {
+		j.Checkpoints = append(j.Checkpoints, checkpoint.Commit{Seq: seq + 1, Manifest: [32]byte{byte(seq + 1)}})
+	}
+	for format, gone := range map[Format]int{1: 0, FormatCheckpoints: 2} {
+		c := change{State: State{Format: format}}
+		k := j
+		c.letGoSurplus(&k)
+		n := 0
+		for _, h := range k.Checkpoints {
+			if h.Dropped {
+				n++
+			}
+		}
+		if n != gone {
+			t.Errorf("in a log of format %d %d were let go, want %d", format, n, gone)
+		}
+	}
+}
+
+// CK-282 283 284 285 286: each fault is found, says which job and what helps, and a job that
+// has none is not named.
+func TestCheckpointFaults(t *testing.T) {
+	now := forgeyard.WallOf(time.Unix(1_800_000_000, 0))
+	ago := func(d time.Duration) forgeyard.Wall { return forgeyard.WallOf(now.Time().Add(-d)) }
+	one, two := forgeyard.Digest{1}, forgeyard.Digest{2}
+	spec := job.Spec{Resume: job.Resume{Mode: job.ResumeApplication, Checkpoint: job.CheckpointDecl{Keep: 1, MaxAge: time.Hour}}}
+	live := lease.Lease{State: lease.Accepted}
+	epochs := func(from ...forgeyard.Digest) (all []EpochRecord) {
+		for i, d := range from {
+			all = append(all, EpochRecord{Epoch: uint64(i + 1), Resumed: d})
+		}
+		return all
+	}
+	commit := func(d forgeyard.Digest, epoch uint64, st checkpoint.State) checkpoint.Commit {
+		return checkpoint.Commit{Manifest: d, Epoch: epoch, Seq: 1, At: ago(time.Minute), State: st, Why: "why", Bytes: 7}
+	}
+	for name, c := range map[string]struct {
+		job  Job
+		want string
+	}{
+		"well":                    {Job{Spec: spec, Lease: live, Epoch: 2, ResumeFrom: one, Checkpoints: []checkpoint.Commit{commit(one, 1, checkpoint.Good)}, History: epochs(forgeyard.Digest{}, one)}, ""},
+		"suspended a while":       {Job{Status: job.Suspended, Hold: &Hold{By: "ana", At: ago(6 * 24 * time.Hour)}}, ""},
+		"suspended and forgotten": {Job{Status: job.Suspended, Hold: &Hold{By: "ana", At: ago(8 * 24 * time.Hour)}}, FaultSuspended},
+		"a loop":                  {Job{Spec: spec, Checkpoints: []checkpoint.Commit{commit(one, 1, checkpoint.Good)}, History: epochs(forgeyard.Digest{}, one, one, one)}, FaultLoop},
+		"two failed":              {Job{Spec: spec, Checkpoints: []checkpoint.Commit{commit(one, 1, checkpoint.Good)}, History: epochs(forgeyard.Digest{}, one, one)}, ""},
+		"slow, and it gets on":    {Job{Spec: spec, Checkpoints: []checkpoint.Commit{commit(one, 3, checkpoint.Good)}, History: epochs(forgeyard.Digest{}, one, one, one)}, ""},
+		"works from a revoked":    {Job{Spec: spec, Lease: live, ResumeFrom: one, Checkpoints: []checkpoint.Commit{commit(one, 1, checkpoint.Withdrawn)}}, FaultRevoked},
+		"worked from a revoked":   {Job{Spec: spec, ResumeFrom: one, Checkpoints: []checkpoint.Commit{commit(one, 1, checkpoint.Withdrawn)}}, ""},
+		"works from what is gone": {Job{Spec: spec, Lease: live, ResumeFrom: two, Checkpoints: []checkpoint.Commit{commit(one, 1, checkpoint.Good)}}, FaultChain},
+		"keeps too many":          {Job{Spec: spec, Checkpoints: []checkpoint.Commit{commit(one, 1, checkpoint.Good), commit(two, 2, checkpoint.Good)}}, FaultRetention},
+	} {
+		c.job.ID = "J"
+		s := &State{}
+		s.Jobs, s.Open = s.Jobs.Put("J", c.job), s.Open.Put("J", 1)
+		got := s.CheckpointFaults(now)
+		switch {
+		case c.want == "" && len(got) > 0:
+			t.Errorf("%s: %+v", name, got)
+		case c.want != "" && (len(got) != 1 || got[0].What != c.want || got[0].Job != "J" || got[0].Detail == "" || got[0].Fix == ""):
+			t.Errorf("%s: %+v, want one of %s", name, got, c.want)
+		}
+	}
+}
