@@ -131,6 +131,7 @@ type Exchange struct {
 	served    map[libpeer.ID]int                         // bulk connections
 	scores    map[libpeer.ID]score
 	serving   map[libpeer.ID]int
+	inbound   map[libpeer.ID]*inboundRoom        // of who is connected
 	claims    map[forgeyard.Digest]chan struct{} // large blobs being fetched, closed at the end
 	replicate chan struct{}                      // a token for each replication that runs
 	waiting   atomic.Int32                       // replications that wait for a token
@@ -155,6 +156,7 @@ func New(cfg Config) (*Exchange, error) {
 		pool:      bulk.NewPool(buffers),
 		scores:    map[libpeer.ID]score{},
 		serving:   map[libpeer.ID]int{},
+		inbound:   map[libpeer.ID]*inboundRoom{},
 		claims:    map[forgeyard.Digest]chan struct{}{},
 		replicate: make(chan struct{}, cfg.MaxReplications),
 	}

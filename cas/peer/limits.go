@@ -53,6 +53,15 @@ const (
 	// queuedWants is how many wants of one peer our server remembers (C19).
 	queuedWants = 1024
 
+	// maxEntries bounds what one bitswap message lists, and what those of one peer do that
+	// are worked on at once: an entry takes some 400 bytes until then (measured). A stock
+	// client fills 2 MiB with wants of 40 bytes each.
+	maxEntries = 64 << 10
+
+	// inboundBytes is what messages of one peer have at once of what comes in: four of the
+	// largest, or as many of targetMessage as our server has under way.
+	inboundBytes = 16 << 20
+
 	// sendWorkers bounds messages being sent at once. A reader that stalls holds at
 	// most outstandingBytes/targetMessage of them, so four can stall and others are
 	// still served.

@@ -39,6 +39,7 @@ func (r *receiver) PeerDisconnected(p libpeer.ID) {
 	x.mu.Lock()
 	l := x.links[p]
 	delete(x.links, p)
+	delete(x.inbound, p)
 	x.mu.Unlock()
 	if l != nil {
 		l.fail()
@@ -54,7 +55,8 @@ type countingHost struct {
 
 func (h countingHost) SetStreamHandler(p protocol.ID, f network.StreamHandler) {
 	h.Host.SetStreamHandler(p, func(s network.Stream) {
-		f(&countedStream{Stream: s, x: h.x, inbound: true})
+		counted := &countedStream{Stream: s, x: h.x, inbound: true}
+		f(&inboundStream{countedStream: counted, room: h.x.inboundRoom(s.Conn().RemotePeer())})
 	})
 }
 
