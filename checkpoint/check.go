@@ -88,8 +88,10 @@ func checkExecution(m Marker, slot int, cur Current, c Contract) Finding {
 		return found(Incompatible, CodeFormat, "format %q, the job declares %q", m.Format, c.Format)
 	case m.Consistency == Application && !m.Quiesced:
 		return found(Incompatible, CodeConsistency, "application consistency needs quiesced")
-	case m.Consistency == Framework:
+	case m.Consistency == Framework && m.Mode != ModeFramework:
 		return found(Incompatible, CodeConsistency, "framework consistency is earned by a cursor, not by mode %q", m.Mode)
+	case m.Mode == ModeFramework && m.Consistency != Framework:
+		return found(Incompatible, CodeConsistency, "%s consistency is not earned by a cursor", m.Consistency)
 	case !m.Consistency.Meets(c.Minimum):
 		return found(Incompatible, CodeConsistency, "%s is weaker than %s", m.Consistency, c.Minimum)
 	case cur.unsettled(m) != "":

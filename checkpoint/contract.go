@@ -1,6 +1,8 @@
 package checkpoint
 
 import (
+	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"time"
@@ -15,8 +17,11 @@ import (
 // Mode is how a job goes on; the alias spares the helper the whole of package job.
 type Mode = job.ResumeMode
 
-// ModeApplication is the one mode under which this version takes checkpoints.
-const ModeApplication = job.ResumeApplication
+// The modes under which this version takes checkpoints.
+const (
+	ModeApplication = job.ResumeApplication
+	ModeFramework   = job.ResumeFramework
+)
 
 // Consistency says how a payload was kept from changing while it was taken (69§54).
 type Consistency string
@@ -88,6 +93,9 @@ type Contract struct {
 	ResumeFailures int
 	Compatibility  machine.Compatibility
 	Sensitivity    Sensitivity
+	Isolation      job.Isolation // of mode framework
+	Results        int           // of mode framework: a cursor is committed after so many
+	Profile        job.Profile
 }
 
 // declaration is what the contract's ID names.
@@ -106,13 +114,19 @@ func NewContract(r job.Resume, site Limits) (Contract, error) {
 		Interval: d.Interval, Window: d.Window, MaxBytes: d.MaxBytes, Keep: d.Keep,
 		Compatibility: r.Compatibility, Sensitivity: Sensitivity(r.Sensitivity), MaxAge: d.MaxAge, OnFailure: d.KeepOnFailure, MinInterval: site.MinInterval,
 		ResumeFailures: orInt(site.ResumeFailures, DefaultResumeFailures),
+		Isolation:      r.Isolation, Results: d.Results, Profile: r.Profile,
 	}
 	switch r.Mode {
 	case "":
 		c.Mode = job.ResumeNone
 	case job.ResumeNone, job.ResumeRestartStage, job.ResumeApplication:
+	case job.ResumeFramework:
+		c.Minimum = Framework
+		if !slices.Contains(job.Isolations, r.Isolation) || d.Results < 1 {
+			return Contract{}, forgeyard.Errorf("contract", forgeyard.Invalid, "mode framework with isolation %q and %d results between commits: isolation is isolated, suite or ordered, and results are at least 1", forgeyard.Clip(string(r.Isolation), 40), d.Results)
+		}
 	default:
-		return Contract{}, forgeyard.Errorf("contract", forgeyard.Invalid, "resume mode %q is not one of none, restart-stage, application", forgeyard.Clip(string(r.Mode), 40))
+		return Contract{}, forgeyard.Errorf("contract", forgeyard.Invalid, "resume mode %q is not one of none, restart-stage, application, framework", forgeyard.Clip(string(r.Mode), 40))
 	}
 	if err := c.declare(d); err != nil {
 		return Contract{}, err
@@ -127,7 +141,7 @@ func (c *Contract) declare(d job.CheckpointDecl) error {
 	bad := func(format string, args ...any) error {
 		return forgeyard.Errorf("contract", forgeyard.Invalid, format, args...)
 	}
-	if c.Mode != job.ResumeApplication {
+	if !c.Speaks() {
 		return nil
 	}
 	c.ExitCode, c.RejectCode = orInt(d.ExitCode, DefaultExitCode), orInt(d.RejectCode, DefaultRejectCode)
@@ -219,7 +233,17 @@ func orInt(v, otherwise int) int {
 func (c Contract) takes(f Format) bool { return c.Format == Format{} || c.Format == f }
 
 // Resumable reports whether checkpoints are taken under the contract.
-func (c Contract) Resumable() bool { return c.Mode == job.ResumeApplication }
+func (c Contract) Resumable() bool {
+	return c.Mode == ModeApplication || c.Mode == ModeFramework && c.Isolation != job.Ordered
+}
+
+// Speaks reports whether the program has the protocol: ordered tests have it, for their
+// report, and are not resumed.
+func (c Contract) Speaks() bool { return c.Mode == ModeApplication || c.Mode == ModeFramework }
+
+// PutsBack reports whether the files of a checkpoint are put where the program left them,
+// and nothing tells it of a restore: it looks for its own files.
+func (c Contract) PutsBack() bool { return c.Profile == job.ProfileHTCondor }
 
 // Epoch is what the environment of one execution tells the workload beside the contract.
 type Epoch struct {
@@ -234,6 +258,8 @@ type Epoch struct {
 	Restore       *Commit
 	RestoreFormat Format
 	StopGrace     time.Duration
+	Mark          string // last mark of the job
+	List          string // digest of the list of the restored cursor
 }
 
 // Env is the environment of the protocol (FYCP/1 §2). It never holds a secret.
@@ -249,11 +275,30 @@ func (c Contract) Env(e Epoch) map[string]string {
 		EnvExitCode: strconv.Itoa(c.ExitCode), EnvRejectCode: strconv.Itoa(c.RejectCode),
 		EnvStopGrace: sec(e.StopGrace), EnvFormat: c.Format.String(),
 	}
-	if e.RestoreDir != "" && e.Restore != nil {
+	if c.Mode == ModeFramework {
+		maps.Copy(env, c.TestEnv(e.CkptDir, e.RestoreDir, e.List))
+	}
+	if e.Mark != "" {
+		env[EnvMark] = e.Mark
+	}
+	if e.RestoreDir != "" && e.Restore != nil && !c.PutsBack() {
 		env[EnvRestoreDir] = e.RestoreDir
 		env[EnvRestoreID] = e.Restore.Manifest.String()
 		env[EnvRestoreSeq] = strconv.Itoa(e.Restore.Seq)
 		env[EnvRestoreFormat] = e.RestoreFormat.String()
+	}
+	return env
+}
+
+// TestEnv is what mode framework adds. Both directories are as the workload sees them;
+// restore and the digest of its list are empty on a fresh start.
+func (c Contract) TestEnv(ckpt, restore, list string) map[string]string {
+	env := map[string]string{
+		EnvTestPlan: path.Join(ckpt, PlanName), EnvTestCursorOut: path.Join(ckpt, CursorName),
+		EnvTestIsolation: string(c.Isolation),
+	}
+	if restore != "" {
+		env[EnvTestCursorIn], env[EnvTestList] = path.Join(restore, CursorName), list
 	}
 	return env
 }

@@ -21,6 +21,8 @@ const (
 	MaxSeq = 999_999
 	// MaxText bounds a reason, a unit, a format's name.
 	MaxText = 512
+	// MaxMark bounds a mark.
+	MaxMark = 128
 	// MaxEffects bounds effects_open: a list that is refused anyway unless empty.
 	MaxEffects = 256
 	// MaxHistory bounds the commits that one attempt's history keeps in the log's

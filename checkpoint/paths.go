@@ -20,6 +20,13 @@ const (
 	InboxName    = "inbox"
 	stagedSuffix = ".tmp"
 	jsonSuffix   = ".json"
+
+	// In mode framework, in the checkpoint directory and in a payload.
+	PlanName    = "plan"
+	BindingName = "binding.json"
+	CursorName  = "cursor.jsonl"
+	// AckName tells in the control directory up to which record the site has a cursor.
+	AckName = "cursor.json"
 )
 
 // Environment variables of the protocol (FYCP/1 §2). EnvFormat is ours: the declared
@@ -45,6 +52,13 @@ const (
 	EnvRejectCode    = "FORGEYARD_CKPT_REJECT_CODE"
 	EnvFormat        = "FORGEYARD_CKPT_FORMAT"
 	EnvStopGrace     = "FORGEYARD_STOP_GRACE_SECONDS"
+	EnvMark          = "FORGEYARD_MARK"
+	EnvTestPlan      = "FORGEYARD_TEST_PLAN"
+	EnvTestCursorIn  = "FORGEYARD_TEST_CURSOR_IN"
+	EnvTestCursorOut = "FORGEYARD_TEST_CURSOR_OUT"
+	EnvTestIsolation = "FORGEYARD_TEST_ISOLATION"
+	EnvTestList      = "FORGEYARD_TEST_LIST_DIGEST"
+	EnvSlurmRestarts = "SLURM_RESTART_COUNT" // of profile slurm
 )
 
 // ProtocolVersion is FYCP/1.

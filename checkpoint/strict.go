@@ -96,3 +96,9 @@ func formatJSON(v any) []byte {
 	invariant.NoError(e.Encode(v), "every type of ours encodes")
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
+
+// StrictJSON is how the formats of the packages below this one are read.
+func StrictJSON(what string, b []byte, limit int, v any) error { return parseJSON(what, b, limit, v) }
+
+// CanonicalJSON is how they are written.
+func CanonicalJSON(v any) []byte { return formatJSON(v) }

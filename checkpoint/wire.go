@@ -1,8 +1,11 @@
 package checkpoint
 
 import (
+	"fmt"
 	"slices"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/job"
@@ -70,6 +73,7 @@ const (
 	MessageCommit        MessageKind = "commit" // slot Seq is sealed; waits for an answer
 	MessageRestoreOK     MessageKind = "restore-ok"
 	MessageRestoreReject MessageKind = "restore-reject"
+	MessageMark          MessageKind = "mark" // Reason is the new mark; waits for an answer
 )
 
 // Message is `outbox/NNNNNN.json`.
@@ -97,15 +101,61 @@ func ParseMessage(b []byte) (Message, error) {
 		return Message{}, err
 	}
 	slot := m.Kind == MessageCommit
-	known := slot || m.Kind.Effect() || m.Kind == MessageRestoreOK || m.Kind == MessageRestoreReject
+	known := slot || m.Kind.Effect() || m.Kind == MessageRestoreOK || m.Kind == MessageRestoreReject || m.Kind == MessageMark
 	if m.V != ProtocolVersion || m.N < 1 || m.N > MaxSeq || !known || slot != (m.Seq > 0) || m.Seq > MaxSeq || m.Seq < 0 {
 		return Message{}, forgeyard.Errorf("parse message", forgeyard.Invalid, "v %d, n %d, kind %q, seq %d: not a message of protocol %d", m.V, m.N, forgeyard.Clip(string(m.Kind), 40), m.Seq, ProtocolVersion)
 	}
 	if err := m.checkEffect(); err != nil {
 		return Message{}, err
 	}
+	if m.Kind == MessageMark {
+		if why := BadMark(m.Reason); why != "" {
+			return Message{}, forgeyard.Errorf("parse message", forgeyard.Invalid, "the mark %s", why)
+		}
+	}
 	m.Reason = forgeyard.Clip(m.Reason, MaxText)
 	return m, nil
+}
+
+// BadMark says why s cannot be a mark, or "": it is a value in an environment.
+func BadMark(s string) string {
+	switch {
+	case s == "":
+		return "is empty"
+	case len(s) > MaxMark:
+		return fmt.Sprintf("has %d bytes, the bound is %d", len(s), MaxMark)
+	}
+	for _, r := range s {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return fmt.Sprintf("%q is not one line of printable text", forgeyard.Clip(s, 80))
+		}
+	}
+	return ""
+}
+
+// Ack tells up to which record of the cursor the site has it, and of what list: a test whose
+// end is not after it runs no more, whatever becomes of this node.
+type Ack struct {
+	V      int    `json:"v"`
+	Record int    `json:"record"` // Seq of the last record
+	Slot   int    `json:"slot"`
+	Done   int64  `json:"done"`
+	Reason string `json:"reason,omitempty"` // why an older cursor is not carried on
+}
+
+// Encode gives the file's bytes.
+func (a Ack) Encode() []byte { a.V = ProtocolVersion; return formatJSON(a) }
+
+// ParseAck reads it.
+func ParseAck(b []byte) (Ack, error) {
+	var a Ack
+	if err := parseJSON("ack", b, MaxControlBytes, &a); err != nil {
+		return Ack{}, err
+	}
+	if a.V != ProtocolVersion || a.Record < 0 || a.Slot < 0 || a.Done < 0 {
+		return Ack{}, forgeyard.Errorf("parse ack", forgeyard.Invalid, "v %d, record %d, slot %d: not an ack of protocol %d", a.V, a.Record, a.Slot, ProtocolVersion)
+	}
+	return a, nil
 }
 
 // Status is how a message ended. Append only.

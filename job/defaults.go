@@ -42,6 +42,11 @@ const (
 	DefaultKeep       = 3
 	DefaultCkptSignal = "none"
 
+	// A cursor is committed after so many results, or so long after one that waits.
+	DefaultResults        = 50
+	DefaultCursorInterval = 10 * time.Second
+	slurmSignal           = "USR1" // what Slurm's scripts trap before the end of their time
+
 	OwnMilliCPU = 100
 	OwnMemory   = 64 << 20
 	OwnPids     = 64
@@ -94,11 +99,16 @@ func (s *Spec) defaultOwn() {
 
 func (s *Spec) defaultResume() {
 	set(&s.Resume.Mode, ResumeNone)
+	if s.Resume.Mode == ResumeFramework {
+		set(&s.Resume.Isolation, Isolated)
+		set(&s.Resume.Checkpoint.Results, DefaultResults)
+		set(&s.Resume.Checkpoint.Interval, DefaultCursorInterval)
+	}
 	i := &s.Interruption
 	if i.Tolerance == "" {
 		set(&i.Budget, DefaultBudget)
 		i.Tolerance = ToleranceRestartable
-		if s.Resume.Mode == ResumeApplication {
+		if s.Resume.TakesCheckpoints() {
 			i.Tolerance = ToleranceCheckpointable
 		}
 	}
@@ -106,10 +116,13 @@ func (s *Spec) defaultResume() {
 		set(&i.Retry, RetryNever)
 	}
 	set(&i.Retry, RetryResumeOrRestart)
-	if s.Resume.Mode != ResumeApplication {
+	if !s.Resume.Speaks() {
 		return
 	}
 	c := &s.Resume.Checkpoint
+	if s.Resume.Profile == ProfileSlurm {
+		set(&c.Signal, slurmSignal)
+	}
 	set(&c.ExitCode, DefaultExitCode)
 	set(&c.RejectCode, DefaultRejectCode)
 	set(&c.Window, DefaultWindow)

@@ -186,12 +186,13 @@ type FileInterruption struct {
 // FileResume is the resumability contract (FYCP/1 §1). Of the protocol's keys it
 // takes those that this version honours.
 type FileResume struct {
-	Mode          ResumeMode        `yaml:"mode" enum:"none|restart-stage|application" later:"framework|filesystem-snapshot"`
+	Mode          ResumeMode        `yaml:"mode" enum:"none|restart-stage|application|framework" later:"filesystem-snapshot"`
 	Format        FileFormat        `yaml:"format"`
-	Consistency   string            `yaml:"minimum_consistency" enum:"application" later:"framework|crash"`
+	Isolation     Isolation         `yaml:"isolation" enum:"isolated|suite|ordered"` // of mode framework
+	Consistency   string            `yaml:"minimum_consistency" enum:"application|framework" later:"crash"`
 	Checkpoint    FileCheckpoint    `yaml:"checkpoint"`
 	Stop          FileStop          `yaml:"stop"`
-	CompatProfile string            `yaml:"compat_profile" enum:"native" later:"htcondor|slurm"`
+	CompatProfile string            `yaml:"compat_profile" enum:"native|htcondor|slurm"`
 	Interruption  *FileInterruption `yaml:"interruption"` // the same as job.interruption; only one of them
 }
 
@@ -200,7 +201,6 @@ func (FileResume) RefusedKeys() map[string]string {
 	return map[string]string{
 		"compatibility": "platform, toolchains and runner baseline must always be equal",
 		"effects":       "use job.effects",
-		"isolation":     "it belongs to mode framework",
 	}
 }
 
@@ -219,6 +219,7 @@ type FileCheckpoint struct {
 	Window      time.Duration   `yaml:"window"`
 	MaxBytes    strictyaml.Size `yaml:"max_bytes"`
 	Keep        int             `yaml:"keep"`
+	Results     int             `yaml:"results"` // of mode framework
 	Signal      string          `yaml:"signal" enum:"none|USR1|USR2|HUP"`
 	SignalScope string          `yaml:"signal_scope" enum:"main" later:"group"`
 	OnCancel    bool            `yaml:"on_cancel"`
@@ -289,6 +290,7 @@ func (f File) faults(doc *strictyaml.Doc) []fault {
 		c.add("job.resume.interruption", "is given as job.interruption too; one of them is needed")
 	}
 	c.zeros(f, doc)
+	c.consistency(j.Resume)
 	s := f.spec()
 	for i, in := range j.Inputs {
 		at := fmt.Sprintf("job.inputs[%d]", i)
@@ -318,6 +320,17 @@ func (in FileInput) sources() (n int) {
 		}
 	}
 	return n
+}
+
+// consistency refuses a level that the mode never has: the mode says which one it gives.
+func (c *check) consistency(r FileResume) {
+	earned := "application"
+	if r.Mode == ResumeFramework {
+		earned = "framework"
+	}
+	if r.Consistency != "" && r.Consistency != earned && !(r.Consistency == "framework" && r.Mode == ResumeApplication) {
+		c.add("job.resume.minimum_consistency", "mode %s gives %s; it is never %s", r.Mode, earned, r.Consistency)
+	}
 }
 
 // zeros refuses a zero that is written out where the spec's zero takes the
@@ -477,7 +490,7 @@ func (s *Spec) interruption(j FileJob) {
 	}
 	if i.Tolerance == "" {
 		s.Interruption.Tolerance = ToleranceRestartable
-		if j.Resume.Mode == ResumeApplication {
+		if s.Resume.TakesCheckpoints() {
 			s.Interruption.Tolerance = ToleranceCheckpointable
 		}
 	}
@@ -493,8 +506,11 @@ func (r FileResume) contract() Resume {
 	c := r.Checkpoint
 	out := Resume{Mode: r.Mode, FormatName: r.Format.Name, FormatVersion: r.Format.Version, Checkpoint: CheckpointDecl{
 		ExitCode: c.ExitCode, RejectCode: c.RejectCode, Interval: c.Interval, Window: c.Window,
-		MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Signal: c.Signal, OnCancel: c.OnCancel,
-	}}
+		MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Signal: c.Signal, Results: c.Results, OnCancel: c.OnCancel,
+	}, Isolation: r.Isolation, Profile: Profile(r.CompatProfile)}
+	if out.Profile == "native" {
+		out.Profile = ""
+	}
 	for _, f := range c.Files {
 		out.Checkpoint.Files = append(out.Checkpoint.Files, tidy(f))
 	}

@@ -179,14 +179,21 @@ func TestRefusedFiles(t *testing.T) {
 		{"", job("devices: [{kind: serial}, {kind: serial}]"), `job.yaml:5:29: job.devices[1].as: "serial" is given twice`},
 		{"", job("connectivity: {policy: offline_authorized}"), `job.yaml:5:17: job.connectivity.for: 0s is not in (0s, 2160h0m0s]`},
 		{"", job("connectivity: {policy: continuous, for: 1h}"), `job.yaml:5:43: job.connectivity.for: 1h0m0s; continuous has no length`},
-		{"", job("resume: {mode: framework}"), `job.yaml:5:18: job.resume.mode: "framework" is not supported by this version; allowed: none, restart-stage, application`},
-		{"", job("resume: {mode: none, checkpoint: {exit_code: 85}}"), `job.yaml:5:36: job.resume.checkpoint: is for mode application only; the mode is none`},
-		{"", job("resume: {isolation: suite}"), `job.yaml:5:12: key "isolation" in job.resume is not supported by this version: it belongs to mode framework`},
+		{"", job("resume: {mode: filesystem-snapshot}"), `job.yaml:5:18: job.resume.mode: "filesystem-snapshot" is not supported by this version; allowed: none, restart-stage, application, framework`},
+		{"", job("resume: {mode: framework, isolation: loose}"), `job.yaml:5:40: job.resume.isolation: "loose" is unknown; allowed: isolated, suite, ordered`},
+		{"", job("resume: {mode: framework, checkpoint: {files: [a]}}"), `job.yaml:5:49: job.resume.checkpoint.files: are for mode application; in mode framework the cursor is what is kept`},
+		{"", job("resume: {mode: framework, checkpoint: {results: 100001}}"), `job.yaml:5:51: job.resume.checkpoint.results: 100001 is not in [1, 100000]`},
+		{"", job("resume: {mode: application, checkpoint: {results: 5}}"), `job.yaml:5:53: job.resume.checkpoint.results: is for mode framework; the mode is application`},
+		{"CK-094", job("resume: {mode: framework, minimum_consistency: application}"), `job.yaml:5:50: job.resume.minimum_consistency: mode framework gives framework; it is never application`},
+		{"CK-176", job("resume: {mode: framework, isolation: ordered}\n  interruption: {tolerance: checkpointable}"), `job.yaml:6:29: job.interruption.tolerance: checkpointable needs resume.mode application or framework; it is framework with isolation ordered, which begins anew`},
+		{"", job("resume: {mode: none, checkpoint: {exit_code: 85}}"), `job.yaml:5:36: job.resume.checkpoint: is for the modes application and framework only; the mode is none`},
+		{"", job("resume: {isolation: suite}"), `job.yaml:5:23: job.resume.isolation: is for mode framework; the mode is none`},
 		{"", job("resume: {mode: application, checkpoint: {triggers: [commit]}}"), `job.yaml:5:44: key "triggers" in job.resume.checkpoint is not supported by this version: every trigger that the mode has is on`},
-		{"", job("resume: {mode: application, compat_profile: slurm}"), `job.yaml:5:47: job.resume.compat_profile: "slurm" is not supported by this version; allowed: native`},
+		{"", job("resume: {compat_profile: slurm}"), `job.yaml:5:28: job.resume.compat_profile: slurm is for the modes application and framework; the mode is none`},
+		{"", job("resume: {mode: application, compat_profile: htcondor}"), `job.yaml:5:47: job.resume.compat_profile: htcondor puts the files of resume.checkpoint.files back: it needs them, and mode application`},
 		{"", job("resume: {mode: application, checkpoint: {exit_code: 86}}"), `job.yaml:5:43: job.resume.checkpoint.restore_reject_code: 86 is also the exit_code`},
 		{"", job("resume: {mode: application, checkpoint: {exit_code: 75}}"), `job.yaml:5:55: job.resume.checkpoint.exit_code: 75 means try again later (EX_TEMPFAIL); choose another`},
-		{"CK-149", job("interruption: {tolerance: checkpointable}"), `job.yaml:5:29: job.interruption.tolerance: checkpointable needs resume.mode application; it is none`},
+		{"CK-149", job("interruption: {tolerance: checkpointable}"), `job.yaml:5:29: job.interruption.tolerance: checkpointable needs resume.mode application or framework; it is none`},
 		{"", job("interruption: {stable_after: -1}"), `job.yaml:5:32: job.interruption.stable_after: -1 is not in [0, 1000]`},
 		{"", job("interruption: {}\n  resume: {interruption: {budget: 1}}"), `job.yaml:6:26: job.resume.interruption: is given as job.interruption too; one of them is needed`},
 		{"", "version: 1\nkind: build\njob: {steps: [{name: a, run: [x], sh: y}, {name: a, sh: z}]}\n", "job.yaml:3:15: job.steps[0]: exactly one of run and sh is needed\njob.yaml:3:50: job.steps[1].name: \"a\" is given twice"},
@@ -299,4 +306,32 @@ func FuzzParseFile(f *testing.F) {
 			t.Fatalf("a spec that validated does not decode: %v", err)
 		}
 	})
+}
+
+// CK-058, CK-175: mode framework with what it has when nothing is said, and the profiles.
+func TestFrameworkContract(t *testing.T) {
+	s, err := parse(t, minimal+"  resume: {mode: framework}\n").Spec(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := s.Resume
+	if r.Isolation != Isolated || r.Checkpoint.Results != DefaultResults || r.Checkpoint.Interval != DefaultCursorInterval || r.Checkpoint.ExitCode != 85 || s.Interruption.Tolerance != ToleranceCheckpointable || !r.TakesCheckpoints() || !r.Speaks() || !s.SaysLater() {
+		t.Errorf("%+v %+v", r, s.Interruption)
+	}
+	s, err = parse(t, minimal+"  resume: {mode: framework, isolation: ordered}\n").Spec(nil)
+	if err != nil || s.Resume.TakesCheckpoints() || !s.Resume.Speaks() || s.Interruption.Tolerance != ToleranceRestartable {
+		t.Errorf("ordered: %v %+v %+v", err, s.Resume, s.Interruption)
+	}
+	s, err = parse(t, minimal+"  resume: {mode: application, compat_profile: slurm}\n").Spec(nil)
+	if err != nil || s.Resume.Profile != ProfileSlurm || s.Resume.Checkpoint.Signal != "USR1" || !s.SaysLater() {
+		t.Errorf("slurm: %v %+v", err, s.Resume)
+	}
+	s, err = parse(t, minimal+"  resume: {mode: application, compat_profile: native}\n").Spec(nil)
+	if err != nil || s.Resume.Profile != "" || s.SaysLater() {
+		t.Errorf("native: %v %+v", err, s.Resume)
+	}
+	old, err := parse(t, minimal+"  resume: {mode: application}\n").Spec(nil)
+	if err != nil || string(old.Canonical()) != string(s.Canonical()) {
+		t.Errorf("the native profile is another spec: %v", err)
+	}
 }

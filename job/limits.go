@@ -29,6 +29,7 @@ const (
 	MaxBudget       = 1000
 	MaxFinishWithin = 30 * 24 * time.Hour
 	MaxKeep         = 1000
+	MaxResults      = 100_000 // ended tests between two commits of a cursor
 	MaxMilliCPU     = 4096 * 1000
 	MaxBytes        = 1 << 50 // memory, disk, checkpoint: a petabyte is a slip of the unit
 	MinMemory       = 1 << 20

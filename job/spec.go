@@ -238,7 +238,38 @@ const (
 	ResumeNone         ResumeMode = "none"
 	ResumeRestartStage ResumeMode = "restart-stage"
 	ResumeApplication  ResumeMode = "application"
+	ResumeFramework    ResumeMode = "framework" // a list of tests, with a cursor
 )
+
+// Isolation says what of a list of tests counts after an interruption.
+type Isolation string
+
+// Isolations.
+const (
+	Isolated Isolation = "isolated" // each test by itself
+	Suite    Isolation = "suite"    // suites that ended
+	Ordered  Isolation = "ordered"  // nothing: the list begins anew
+)
+
+// Isolations lists them.
+var Isolations = []Isolation{Isolated, Suite, Ordered}
+
+// Profile is whose conventions a program follows beside the protocol's own.
+type Profile string
+
+// Profiles. The zero value is the protocol's own.
+const (
+	ProfileHTCondor Profile = "htcondor" // restored files are where the program left them
+	ProfileSlurm    Profile = "slurm"    // SLURM_RESTART_COUNT, and a nudge by USR1
+)
+
+// Speaks reports whether a program under this contract has the checkpoint protocol.
+func (r Resume) Speaks() bool { return r.Mode == ResumeApplication || r.Mode == ResumeFramework }
+
+// TakesCheckpoints reports whether the work can go on from where it was.
+func (r Resume) TakesCheckpoints() bool {
+	return r.Mode == ResumeApplication || r.Mode == ResumeFramework && r.Isolation != Ordered
+}
 
 // Resume is the resumability contract as the job declares it (FYCP/1 §1).
 type Resume struct {
@@ -250,6 +281,8 @@ type Resume struct {
 	// Sensitivity who may see what was written. Of log format 2.
 	Compatibility machine.Compatibility `cbor:"45,keyasint,omitzero"`
 	Sensitivity   Sensitivity           `cbor:"46,keyasint,omitempty"`
+	Isolation     Isolation             `cbor:"55,keyasint,omitempty"` // of mode framework
+	Profile       Profile               `cbor:"56,keyasint,omitempty"`
 }
 
 // CheckpointDecl is the checkpoint part of the contract.
@@ -267,4 +300,6 @@ type CheckpointDecl struct {
 	// after the job failed or was cancelled. Of log format 2.
 	MaxAge        time.Duration `cbor:"45,keyasint,omitempty"`
 	KeepOnFailure time.Duration `cbor:"46,keyasint,omitempty"`
+	// Results is after how many ended tests a cursor is committed; of mode framework.
+	Results int `cbor:"55,keyasint,omitempty"`
 }

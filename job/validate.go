@@ -262,7 +262,7 @@ const exitTempFail = 75
 
 func (c *check) resume(s Spec) {
 	r, i := s.Resume, s.Interruption
-	c.oneOf("resume.mode", string(r.Mode), string(ResumeNone), string(ResumeRestartStage), string(ResumeApplication))
+	c.oneOf("resume.mode", string(r.Mode), string(ResumeNone), string(ResumeRestartStage), string(ResumeApplication), string(ResumeFramework))
 	c.oneOf("resume.stop.signal", s.Stop.Signal, "TERM", "INT", "HUP", "USR1", "USR2")
 	c.span("resume.stop.grace", s.Stop.Grace, MaxGrace)
 	c.oneOf("interruption.tolerance", i.Tolerance, ToleranceNone, ToleranceRestartable, ToleranceCheckpointable)
@@ -280,18 +280,55 @@ func (c *check) resume(s Spec) {
 		c.name("resume.format.name", r.FormatName)
 	}
 	c.between("resume.format.version", int64(r.FormatVersion), 0, 1<<31-1)
-	if r.Mode == ResumeApplication {
+	c.conventions(r)
+	if r.Speaks() {
 		c.checkpoint(r.Checkpoint)
+	} else if !r.Checkpoint.isZero() {
+		c.add("resume.checkpoint", "is for the modes application and framework only; the mode is %s", r.Mode)
+	}
+	if r.TakesCheckpoints() {
 		return
 	}
-	if !r.Checkpoint.isZero() {
-		c.add("resume.checkpoint", "is for mode application only; the mode is %s", r.Mode)
+	mode := string(r.Mode)
+	if r.Isolation == Ordered {
+		mode += " with isolation ordered, which begins anew"
 	}
 	if i.Tolerance == ToleranceCheckpointable {
-		c.add("interruption.tolerance", "checkpointable needs resume.mode application; it is %s", r.Mode)
+		c.add("interruption.tolerance", "checkpointable needs resume.mode application or framework; it is %s", mode)
 	}
 	if i.ResumesOnly() {
-		c.add("interruption.retry", i.Retry+" needs resume.mode application; it is %s", r.Mode)
+		c.add("interruption.retry", i.Retry+" needs resume.mode application or framework; it is %s", mode)
+	}
+}
+
+// conventions checks what depends on the mode.
+func (c *check) conventions(r Resume) {
+	if r.Mode == ResumeFramework {
+		c.oneOf("resume.isolation", string(r.Isolation), string(Isolated), string(Suite), string(Ordered))
+		c.between("resume.checkpoint.results", int64(r.Checkpoint.Results), 1, MaxResults)
+		if len(r.Checkpoint.Files) > 0 {
+			c.add("resume.checkpoint.files", "are for mode application; in mode framework the cursor is what is kept")
+		}
+	} else {
+		if r.Isolation != "" {
+			c.add("resume.isolation", "is for mode framework; the mode is %s", r.Mode)
+		}
+		if r.Checkpoint.Results != 0 {
+			c.add("resume.checkpoint.results", "is for mode framework; the mode is %s", r.Mode)
+		}
+	}
+	switch r.Profile {
+	case "":
+	case ProfileHTCondor:
+		if r.Mode != ResumeApplication || len(r.Checkpoint.Files) == 0 {
+			c.add("resume.compat_profile", "htcondor puts the files of resume.checkpoint.files back: it needs them, and mode application")
+		}
+	case ProfileSlurm:
+		if !r.Speaks() {
+			c.add("resume.compat_profile", "slurm is for the modes application and framework; the mode is %s", r.Mode)
+		}
+	default:
+		c.add("resume.compat_profile", "%q is not native, htcondor or slurm", forgeyard.Clip(string(r.Profile), 40))
 	}
 }
 
@@ -323,5 +360,5 @@ func (c *check) checkpoint(d CheckpointDecl) {
 
 func (d CheckpointDecl) isZero() bool {
 	return d.ExitCode == 0 && d.RejectCode == 0 && len(d.Files) == 0 && d.Interval == 0 && d.Window == 0 &&
-		d.MaxBytes == 0 && d.Keep == 0 && d.Signal == "" && !d.OnCancel
+		d.MaxBytes == 0 && d.Keep == 0 && d.Signal == "" && !d.OnCancel && d.Results == 0
 }

@@ -140,7 +140,7 @@ func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
 	if c, ok := x.resumesFrom(); ok {
 		t.Restore = &runner.Restore{ID: c.Manifest, Seq: c.Seq, ExitDriven: len(x.job.Spec.Resume.Checkpoint.Files) > 0}
 	}
-	if x.job.Spec.Resume.Mode == job.ResumeApplication {
+	if x.job.Spec.Resume.Speaks() {
 		t.Checkpoints = newCheckpointer(x)
 	}
 	t.FenceToken = x.job.Lease.Token

@@ -221,6 +221,8 @@ func (c *change) runRest(b Body) (any, error) {
 		return nil, c.effectResolve(b)
 	case StepCommit:
 		return nil, c.stepCommit(b)
+	case Mark:
+		return nil, c.mark(b)
 	}
 	return nil, forgeyard.Errorf("apply", forgeyard.Invalid, "command %T is not known", b)
 }

@@ -51,7 +51,7 @@ func (s *State) Offerable(j Job, used time.Duration) error {
 		if why := j.Grant.Ended(s.Uplink, used); why != "" {
 			return no(forgeyard.Denied, "%s", why)
 		}
-		resumable := j.Spec.Resume.Mode == job.ResumeApplication
+		resumable := j.Spec.Resume.TakesCheckpoints()
 		if why := j.Grant.Finishes(s.Uplink, used, j.Spec.Timeouts.Run, resumable); why != "" && s.Allows(FormatLeases) {
 			return no(forgeyard.Denied, "%s", why)
 		}
@@ -279,7 +279,7 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Denied, "the epoch was stopped for security: nothing of it is kept")
 	case j.Lease.State != lease.Accepted:
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Conflict, "lease %s is not accepted yet", b.Authority.Lease)
-	case j.Spec.Resume.Mode != job.ResumeApplication:
+	case !j.Spec.Resume.TakesCheckpoints():
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Denied, "the job's contract has mode %q, which makes no checkpoints", j.Spec.Resume.Mode)
 	case rec.Epoch != j.Epoch || rec.Attempt != j.Attempt:
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Stale, "it was made at epoch %d, the current one is %d", rec.Epoch, j.Epoch)

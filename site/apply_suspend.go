@@ -67,7 +67,7 @@ func (j Job) Wish() uint64 {
 }
 
 // takesCheckpoints says whether the job's contract has any.
-func (j Job) takesCheckpoints() bool { return j.Spec.Resume.Mode == job.ResumeApplication }
+func (j Job) takesCheckpoints() bool { return j.Spec.Resume.TakesCheckpoints() }
 
 // ask hands a person's wish to whoever holds the job. A wish that nobody can fulfil is
 // refused here, before anything is stopped.

@@ -83,6 +83,9 @@ const (
 	kindRunResume  Kind = 61
 )
 
+// kindMark is a number of its own: those between are free.
+const kindMark Kind = 55
+
 // Kinds of what is done outside, and of committed steps.
 const (
 	kindEffectIntent Kind = iota + 50
@@ -710,7 +713,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindSecretSet: into[SecretSet], kindSecretRemove: into[SecretRemove], kindContest: into[Contest],
 	kindAsk: into[Ask], kindStopRefused: into[StopRefused],
 	kindEffectIntent: into[EffectIntent], kindEffectOutcome: into[EffectOutcome], kindEffectResolve: into[EffectResolve], kindStepCommit: into[StepCommit],
-	kindStopping: into[Stopping], kindPreempt: into[Preempt], kindRunSuspend: into[RunSuspend], kindRunResume: into[RunResume],
+	kindMark: into[Mark], kindStopping: into[Stopping], kindPreempt: into[Preempt], kindRunSuspend: into[RunSuspend], kindRunResume: into[RunResume],
 	kindCheckpointRevoke: into[CheckpointRevoke], kindCheckpointLetGo: into[CheckpointLetGo], kindCheckpointOpen: into[CheckpointOpen],
 }
 

@@ -48,6 +48,8 @@ func AuthorityOf(b Body) (a forgeyard.Authority, ok bool) {
 		a = b.Authority
 	case Stopping:
 		a = b.Authority
+	case Mark:
+		a = b.Authority
 	default:
 		return a, false
 	}

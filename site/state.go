@@ -242,6 +242,7 @@ type Job struct {
 	Steps   []CommittedStep `cbor:"51,keyasint,omitempty"` // in the order of the log, each step once
 	Cancel  *Cancellation   `cbor:"58,keyasint,omitempty"` // beside CancelAt: nil where a person's plain wish is all
 	Stuck   int             `cbor:"59,keyasint,omitempty"` // checkpoints in a row that brought nothing, each with a restart
+	Mark    string          `cbor:"55,keyasint,omitempty"` // the last that the attempt's program set, for its next epoch
 }
 
 // Fence is the current fence of the job.

@@ -330,7 +330,7 @@ func jobText(j Job) string {
 		set  bool
 		text string
 	}{
-		{len(j.Effects) > 0, j.effectsText()}, {len(j.Steps) > 0, fmt.Sprintf("%d steps committed", len(j.Steps))}, {j.Certain, "certain"}, {j.CancelAt != 0, "cancel asked"}, {j.Cancel != nil, fmt.Sprintf("%s (%s)", j.CancelState(), j.CancelReason())}, {j.Stuck > 0, fmt.Sprintf("%d checkpoints without progress", j.Stuck)}, {j.StopKind != "", "stop=" + j.StopKind}, {j.Hold != nil, "suspension " + j.suspension()}, {j.Asks > 0, fmt.Sprintf("%d checkpoints asked for", j.Asks)}, {j.Interruptions > 0, fmt.Sprintf("%d interruptions", j.Interruptions)},
+		{j.Mark != "", "mark " + j.Mark}, {len(j.Effects) > 0, j.effectsText()}, {len(j.Steps) > 0, fmt.Sprintf("%d steps committed", len(j.Steps))}, {j.Certain, "certain"}, {j.CancelAt != 0, "cancel asked"}, {j.Cancel != nil, fmt.Sprintf("%s (%s)", j.CancelState(), j.CancelReason())}, {j.Stuck > 0, fmt.Sprintf("%d checkpoints without progress", j.Stuck)}, {j.StopKind != "", "stop=" + j.StopKind}, {j.Hold != nil, "suspension " + j.suspension()}, {j.Asks > 0, fmt.Sprintf("%d checkpoints asked for", j.Asks)}, {j.Interruptions > 0, fmt.Sprintf("%d interruptions", j.Interruptions)},
 		{j.Retries > 0, fmt.Sprintf("%d retries", j.Retries)}, {len(j.Avoid) > 0, fmt.Sprintf("avoids %d", len(j.Avoid))}, {!j.ResumeFrom.IsZero(), "resumes"},
 		{len(j.Devices) > 0, fmt.Sprintf("%d devices", len(j.Devices))}, {j.Category != "", string(j.Category)}, {j.Reason != "", "“" + j.Reason + "”"},
 	} {
@@ -583,6 +583,8 @@ func (s *story) work() Body {
 			w = &Hold{}
 		}
 		return StopRefused{Authority: s.authority(), Why: s.arg("why", "no checkpoint"), Wish: s.num("wish", w.Step)}
+	case "mark":
+		return Mark{Authority: s.authority(), Name: s.arg("name", "")}
 	case "fail":
 		return Fail{Job: s.jobID(), Epoch: s.num("epoch", j.Epoch), Category: job.DeviceHostLost, Reason: "no device serves"}
 	case "offer":

@@ -97,7 +97,7 @@ func (s *stepper) holdBack(j site.Job) string {
 		if left <= stopMargin(j, span) {
 			return fmt.Sprintf("only %s of the central daemon's authority are left", left.Round(time.Second))
 		}
-		if why := j.Grant.Finishes(s.in.uplink(), s.in.Used, j.Spec.Timeouts.Run, j.Spec.Resume.Mode == job.ResumeApplication); why != "" {
+		if why := j.Grant.Finishes(s.in.uplink(), s.in.Used, j.Spec.Timeouts.Run, j.Spec.Resume.TakesCheckpoints()); why != "" {
 			return why
 		}
 	}
@@ -111,7 +111,7 @@ func stopMargin(j site.Job, span time.Duration) time.Duration { return min(stopT
 // stopTime is what a stop that the job is asked for may take.
 func stopTime(j site.Job) time.Duration {
 	m := j.Spec.Stop.Grace
-	if j.Spec.Resume.Mode == job.ResumeApplication {
+	if j.Spec.Resume.TakesCheckpoints() {
 		m += j.Spec.Resume.Checkpoint.Window
 	}
 	return m

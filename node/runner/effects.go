@@ -199,7 +199,7 @@ func decided(err error) bool {
 
 // speaks reports whether programs of the attempt talk to their runner: FYCP/1 is there.
 func (a *Attempt) speaks() bool {
-	return a.contract.Mode == job.ResumeApplication || a.task.Spec.HasEffects()
+	return a.contract.Speaks() || a.task.Spec.HasEffects()
 }
 
 // followEffects begins to answer what a step tells of its effects. The function that it

@@ -375,7 +375,7 @@ func (r *Runner) Start(ctx context.Context, t Task, h Hooks) (*Attempt, error) {
 	if t.Authority.Fence.IsZero() || t.Authority.Attempt == "" {
 		return nil, forgeyard.Errorf("run", forgeyard.Invalid, "attempt %q under fence %s has no authority", t.Authority.Attempt, t.Authority.Fence)
 	}
-	if t.Spec.Resume.Mode == job.ResumeApplication && t.Checkpoints == nil {
+	if t.Spec.Resume.Speaks() && t.Checkpoints == nil {
 		return nil, forgeyard.Errorf("run", forgeyard.Invalid, "the contract has checkpoints and nobody takes them")
 	}
 	if t.Spec.HasEffects() && t.Ledger == nil {

@@ -158,7 +158,7 @@ func (a *Attempt) folders() Folders {
 // judge says what a step's end means; nil: go on with the next.
 func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
 	o := a.asked()
-	resumable := a.contract.Mode == job.ResumeApplication
+	resumable := a.contract.Speaks()
 	if a.struck(x) {
 		a.endLease() // its end says nothing about the work
 	}
@@ -167,7 +167,7 @@ func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
 		return a.withCode(a.interrupted(), x)
 	case a.over != "":
 		return a.withCode(failure(job.DiskFull, "%s %s", called(s), a.over), x)
-	case resumable && x.Code == a.contract.ExitCode && x.Signal == 0:
+	case a.contract.Resumable() && x.Code == a.contract.ExitCode && x.Signal == 0:
 		return a.exitCheckpoint(o)
 	case x.Code == 0:
 		return nil // while a stop is in progress too: it is complete if its outputs commit

@@ -6,7 +6,6 @@ import (
 
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
-	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/runner/quota"
 )
@@ -83,7 +82,7 @@ func (w *watch) run() {
 
 // tick comes when a look is due; never without checkpoints.
 func (w *watch) tick() <-chan time.Time {
-	if w.a.task.Checkpoints == nil || w.a.contract.Mode != job.ResumeApplication {
+	if w.a.task.Checkpoints == nil || !w.a.contract.Speaks() {
 		return nil
 	}
 	return w.a.run.cfg.Clock.After(pollEvery)
@@ -154,7 +153,7 @@ func (w *watch) obey() {
 		return
 	}
 	window := w.window()
-	asks := w.a.contract.Mode == job.ResumeApplication && (o.gives() || o.kind == checkpoint.StopCheckpoint) && window >= minWindow
+	asks := w.a.contract.Resumable() && (o.gives() || o.kind == checkpoint.StopCheckpoint) && window >= minWindow
 	w.request(checkpoint.Request{Kind: o.kind, Reason: o.reason, WantCheckpoint: asks, WantExit: o.kind != checkpoint.StopCheckpoint})
 	switch {
 	case o.kind == checkpoint.StopSuspend && !asks:
@@ -177,7 +176,7 @@ func (w *watch) window() time.Duration { return w.a.contract.Window }
 
 // request replaces request.json; a workload that spoiled its own folder is not asked.
 func (w *watch) request(r checkpoint.Request) {
-	if w.a.contract.Mode != job.ResumeApplication {
+	if !w.a.contract.Speaks() {
 		return
 	}
 	w.a.requests++
@@ -232,7 +231,7 @@ func (w *watch) signal() {
 		return
 	}
 	c, in, err := capture.ReadCritical(w.folders.Ctl)
-	if w.a.contract.Mode == job.ResumeApplication && err == nil && in {
+	if w.a.contract.Speaks() && err == nil && in {
 		d := min(time.Duration(max(c.MaxMillis, 0))*time.Millisecond, maxCritical)
 		w.stage, w.timer = stageWaiting, w.a.run.cfg.Clock.After(d)
 		return
