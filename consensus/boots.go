@@ -43,11 +43,19 @@ type boots struct {
 	welcome   map[string]bool               // do not refuse this process
 	refusedBy map[string]Refusal            // by id
 	refused   map[string]outcast            // by id: the last that was refused in its name
+	electors  electors                      // see electorate
 	loaded    bool                          // known has what the disk had
 	warned    bool                          // that own cannot be written
 	later     forgeyard.Instant             // when the disk is tried again
 	saved     forgeyard.Instant
 	unsaved   savedness
+}
+
+// electors are the voters by the configuration of one of them, which counts this node too,
+// and where its log ended.
+type electors struct {
+	index uint64
+	ids   []string
 }
 
 type savedness uint8
@@ -107,7 +115,7 @@ func newBoots(g *Group) *boots {
 func (b *boots) forget(lineage string) {
 	b.lineage, b.known, b.acked = lineage, map[string]roll.Record{}, map[raft.ServerID]followerAck{}
 	b.disowned.Store(false)
-	b.welcome, b.refusedBy, b.refused = map[string]bool{}, map[string]Refusal{}, map[string]outcast{}
+	b.welcome, b.refusedBy, b.refused, b.electors = map[string]bool{}, map[string]Refusal{}, map[string]outcast{}, electors{}
 }
 
 // current takes the lock, with a book for the group that this node belongs to now.
@@ -243,6 +251,11 @@ func (d desk) Hello(to raft.ServerAddress, who carry.Caller) []byte {
 	h := roll.Hello{Claim: roll.Claim{
 		ID: b.g.cfg.LocalID, Boot: b.own, Lineage: b.lineage, Term: b.g.Term(), Index: index, Rebuilding: b.g.plan.Load() != nil,
 	}}
+	if v := b.g.voters(); len(v) <= roll.MaxVoters {
+		for _, m := range v {
+			h.Voters = append(h.Voters, m.ID)
+		}
+	}
 	if r, ok := b.refused[id]; ok {
 		h.Refused = &roll.Refusal{Nonce: r.nonce, Verdict: r.Verdict}
 	}
@@ -302,6 +315,8 @@ func (b *boots) meet(h roll.Hello) *caller {
 	who := &caller{b: b, id: c.ID, number: c.Boot.Number, nonce: c.Boot.Chain[0], verdict: v}
 	if !v.OK() {
 		b.refuses(c.ID, who.nonce, v)
+	} else if member && slices.Contains(h.Voters, c.ID) && slices.Contains(h.Voters, b.g.cfg.LocalID) && c.Index >= b.electors.index {
+		b.electors = electors{c.Index, h.Voters}
 	}
 	if h.Refused != nil && v.OK() && votes {
 		b.refusedAs(c.ID, *h.Refused) // of a copy that takes us for one, nothing follows
@@ -346,12 +361,52 @@ func (b *boots) refusedAs(by string, f roll.Refusal) {
 
 // disowner is a member that refuses this process, and votes. The caller holds mu.
 func (b *boots) disowner() (Refusal, bool) {
-	for _, m := range b.g.voters() {
+	for _, m := range b.electorate() {
 		if r, ok := b.refusedBy[m.ID]; ok {
 			return r, true
 		}
 	}
 	return Refusal{}, false
+}
+
+// electorate is who votes, as far as this process knows. One that heard nothing while others
+// were promoted, or itself, would wait for those whom it happens to know: then a voter's word
+// counts that it votes, and who else does, until the own log is as long as that voter's was.
+// The caller holds mu.
+func (b *boots) electorate() []Member {
+	voters := b.g.voters()
+	in := b.g.present()
+	if b.electors.ids == nil || in == nil {
+		return voters
+	}
+	if end, err := in.end(); err == nil && end > b.electors.index {
+		b.electors = electors{}
+		return voters
+	}
+	votes := func(id string) bool {
+		return slices.ContainsFunc(voters, func(m Member) bool { return m.ID == id })
+	}
+	if !slices.ContainsFunc(b.electors.ids, func(id string) bool { return !votes(id) }) {
+		return voters // nobody in it is new
+	}
+	var told []Member
+	for _, id := range b.electors.ids {
+		told = append(told, Member{ID: id, Voter: true})
+	}
+	return told
+}
+
+// vouched gives raft an id that votes by the configuration it has, where the candidate's
+// does not yet: raft asks nothing else of it. A voter that was promoted while this node
+// heard nothing has said so, and that this node votes; whose log is newer decides.
+func (b *boots) vouched(candidate []byte) []byte {
+	voters := b.g.voters()
+	has := func(m Member) bool { return m.ID == string(candidate) }
+	defer b.current()()
+	if len(voters) == 0 || slices.ContainsFunc(voters, has) || !slices.ContainsFunc(b.electorate(), has) {
+		return candidate
+	}
+	return []byte(voters[0].ID)
 }
 
 // heed lets this process hear again what comes once nobody who votes refuses it.
@@ -491,11 +546,11 @@ func (b *boots) withheld(in *instance) error {
 
 // standing is withheld by the voters as they were last known.
 func (b *boots) standing() error {
-	voters := b.g.voters()
 	defer b.current()()
 	if r, yes := b.disowner(); yes {
 		return &Disowned{r}
 	}
+	voters := b.electorate()
 	self := b.g.cfg.LocalID
 	if len(voters) == 0 || len(voters) == 1 && voters[0].ID == self {
 		return nil // there is nobody to ask
@@ -608,10 +663,12 @@ func (b *boots) greetAll(in *instance, asked map[string]forgeyard.Instant) {
 	unlock := b.current()
 	ready := !b.own.IsZero()
 	met := func(id string) bool { return b.welcome[id] || id == b.g.cfg.LocalID }
+	voters := b.electorate()
+	votes := func(id string) bool { return slices.ContainsFunc(voters, func(m Member) bool { return m.ID == id }) }
 	var to []raft.Server
 	for _, s := range in.servers() {
 		last, ok := asked[string(s.ID)]
-		if s.Suffrage == raft.Voter && !met(string(s.ID)) && ready && (!ok || now.Sub(last) >= greetAgain) {
+		if votes(string(s.ID)) && !met(string(s.ID)) && ready && (!ok || now.Sub(last) >= greetAgain) {
 			asked[string(s.ID)] = now
 			to = append(to, s)
 		}
@@ -657,7 +714,7 @@ func (g *Group) Refusals() (refused, by []Refusal) {
 			refused = append(refused, r.Refusal)
 		}
 	}
-	for _, m := range g.voters() {
+	for _, m := range g.boots.electorate() {
 		if r, ok := g.boots.refusedBy[m.ID]; ok {
 			by = append(by, r)
 		}

@@ -502,6 +502,64 @@ func TestAStartThatCannotBeWrittenDownDoesNotVote(t *testing.T) {
 	})
 }
 
+// Two of three were promoted while one of them, or one after the other, heard nothing of it.
+// What begins again then has a log in which the other does not vote, and the two elect
+// without the third nevertheless: they tell each other who votes.
+func TestWhoWasPromotedUnheardIsToldWhoVotes(t *testing.T) {
+	for name, inTurn := range map[string]bool{"one is away": false, "in turn": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { promotedUnheard(t, inTurn) })
+		})
+	}
+}
+
+func promotedUnheard(t *testing.T, inTurn bool) {
+	tn := newTown(t, 3, nil)
+	first, two, three := tn.nodes[0], tn.nodes[1], tn.nodes[2]
+	for _, r := range tn.nodes {
+		r.open()
+	}
+	if err := first.g.Bootstrap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tn.awaitLeader(first)
+	for _, r := range tn.nodes[1:] {
+		if err := first.g.AddNonvoter(t.Context(), r.id, r.id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tn.awaitApplied(tn.put(first, "one"), tn.nodes...)
+	promote := func(r *resident) {
+		if err := first.g.Promote(t.Context(), r.id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newest, deaf := two, three
+	if inTurn {
+		promote(two)
+		tn.awaitApplied(tn.put(first, "two"), tn.nodes...)
+		two.close()
+		promote(three)
+		newest, deaf = three, two
+	} else {
+		three.close()
+		promote(two)
+		promote(three)
+	}
+	tn.awaitApplied(tn.put(first, "three"), newest)
+	first.close()
+	newest.close()
+	deaf.open()
+	time.Sleep(5 * time.Second)
+	if deaf.g.boots.standing() == nil {
+		t.Fatal("it has met nobody, and would vote")
+	}
+	newest.open()
+	tn.awaitLeader(newest)
+	tn.awaitApplied(tn.put(newest, "four"), deaf)
+	tn.stop()
+}
+
 // TestWelcomed: most voters, and this process whatever its log says of it.
 func TestWelcomed(t *testing.T) {
 	voters := func(ids ...string) []Member {

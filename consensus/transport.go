@@ -159,14 +159,15 @@ func (t *guardedTransport) relay() {
 				rpc.Respond(nil, raft.ErrTransportShutdown)
 			}
 		case c := <-t.loss.stand:
-			t.inTurn(func() bool { return t.loss.take(c) }, t.timeoutNow())
+			now := t.timeoutNow()
+			t.inTurn(func() bool { return t.loss.take(c) }, &now)
 		}
 	}
 }
 
 // Arrive implements carry.Guard.
 func (t *guardedTransport) Arrive(rpc raft.RPC) bool {
-	return t.inTurn(func() bool { return t.inspect(&rpc) }, rpc)
+	return t.inTurn(func() bool { return t.inspect(&rpc) }, &rpc)
 }
 
 // Held implements carry.Guard; see ahead.
@@ -175,9 +176,10 @@ func (t *guardedTransport) Held(q *raft.AppendEntriesRequest, r *raft.AppendEntr
 }
 
 // inTurn looks at one call at a time and gives it to raft, unless the look says that raft
-// need not see it. So no other call comes between a look and what follows from it. False:
+// need not see it. So no other call comes between a look and what follows from it. A look
+// may put another call in its place, not change one that others hold. False:
 // the transport is closing, and raft did not get it.
-func (t *guardedTransport) inTurn(look func() bool, rpc raft.RPC) bool {
+func (t *guardedTransport) inTurn(look func() bool, rpc *raft.RPC) bool {
 	select {
 	case t.turn <- struct{}{}:
 	case <-t.quit:
@@ -188,7 +190,7 @@ func (t *guardedTransport) inTurn(look func() bool, rpc raft.RPC) bool {
 		return true
 	}
 	select {
-	case t.out <- rpc:
+	case t.out <- *rpc:
 		return true
 	case <-t.quit:
 		return false
@@ -209,6 +211,9 @@ func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
 			rpc.Respond(&raft.RequestVoteResponse{RPCHeader: t.header(), Term: t.in.g.Term()}, nil)
 			return false
 		}
+		asked := *req
+		asked.ID = t.in.g.boots.vouched(req.ID)
+		rpc.Command = &asked
 	case *raft.RequestPreVoteRequest:
 		if t.in.voteless() != nil {
 			rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: t.in.g.Term()}, nil)
@@ -218,6 +223,9 @@ func (t *guardedTransport) inspect(rpc *raft.RPC) bool {
 			rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: req.Term, Granted: true}, nil)
 			return false
 		}
+		asked := *req
+		asked.ID = t.in.g.boots.vouched(req.ID)
+		rpc.Command = &asked
 	case *raft.TimeoutNowRequest:
 		if err := t.in.voteless(); err != nil {
 			rpc.Respond(nil, err)

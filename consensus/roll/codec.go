@@ -1,6 +1,8 @@
 package roll
 
 import (
+	"slices"
+
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -11,12 +13,15 @@ import (
 // Hello stands at the head of a connection, once in each direction: in the first call, and
 // in the first answer. As CBOR, keys append-only, those of a newer program passed over:
 //
-//	{1: claim, 2: {1: nonce, 2: verdict}}      2: whom the speaker refuses in the listener's name
+//	{1: claim, 2: {1: nonce, 2: verdict}, 3: [id, …]}
+//	        2: whom the speaker refuses in the listener's name
+//	        3: who votes, by the newest configuration in the speaker's log
 //	claim   {1: id, 2: {1: number, 2: [nonce, …]}, 3: lineage, 4: term, 5: index, 6: rebuilding}
 //	verdict {1: reason, 2: known number, 3: floor, 4: index}
 type Hello struct {
 	Claim   Claim    `cbor:"1,keyasint"`
 	Refused *Refusal `cbor:"2,keyasint,omitempty"`
+	Voters  []string `cbor:"3,keyasint,omitempty"` // at most MaxVoters
 }
 
 // Book is what a node keeps of all voters, and of its own processes, on its disk beside
@@ -58,6 +63,9 @@ func DecodeHello(b []byte) (h Hello, err error) {
 	}
 	if c := h.Claim; c.ID == "" || len(c.ID) > maxName || len(c.Lineage) > maxName {
 		return Hello{}, forgeyard.Errorf("raft hello", forgeyard.Invalid, "an id of %d and a lineage of %d letters, neither may be longer than %d and the id not empty", len(c.ID), len(c.Lineage), maxName)
+	}
+	if n := len(h.Voters); n > MaxVoters || slices.ContainsFunc(h.Voters, func(id string) bool { return id == "" || len(id) > maxName }) {
+		return Hello{}, forgeyard.Errorf("raft hello", forgeyard.Invalid, "%d voters, none without a name or with one longer than %d: there are %d at most", n, maxName, MaxVoters)
 	}
 	return h, h.Claim.Boot.check()
 }

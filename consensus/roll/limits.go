@@ -8,8 +8,11 @@ const (
 	// MaxRefused bounds the refusals that are remembered of one voter.
 	MaxRefused = 16
 
+	// MaxVoters bounds the voters that a hello names; a speaker of a larger group names none.
+	MaxVoters = 16
+
 	// MaxHello bounds what stands at the head of a connection: a claim of 16 nonces has
-	// about 300 bytes.
+	// about 300 bytes, 16 voters have 450.
 	MaxHello = 1024
 
 	// MaxRecords bounds the voters that are remembered, far above any group.

@@ -129,9 +129,10 @@ func TestTheLaterOfTwoIsHeard(t *testing.T) {
 func forms() map[string][]byte {
 	v := Verdict{Reason: Behind, Number: 3, Index: 100, At: 99}
 	return map[string][]byte{
-		"hello": Hello{Claim: Claim{ID: "n2", Boot: start(1, 1<<63), Lineage: "2-X", Term: 7, Index: 1 << 41, Rebuilding: true}, Refused: &Refusal{Nonce: 9, Verdict: v}}.Encode(),
-		"own":   start(5, 6, 7).Encode(),
-		"book":  Book{Lineage: "2-X", Known: map[string]Record{"n2": {Number: 3, Nonce: 7, Floor: 100, Refused: []Refusal{{Nonce: 9, Verdict: v}}}}}.Encode(),
+		"hello":        Hello{Claim: Claim{ID: "n2", Boot: start(1, 1<<63), Lineage: "2-X", Term: 7, Index: 1 << 41, Rebuilding: true}, Refused: &Refusal{Nonce: 9, Verdict: v}}.Encode(),
+		"hello-voters": Hello{Claim: Claim{ID: "n2", Boot: start(5)}, Voters: []string{"n1", "n2"}}.Encode(),
+		"own":          start(5, 6, 7).Encode(),
+		"book":         Book{Lineage: "2-X", Known: map[string]Record{"n2": {Number: 3, Nonce: 7, Floor: 100, Refused: []Refusal{{Nonce: 9, Verdict: v}}}}}.Encode(),
 	}
 }
 
@@ -162,6 +163,8 @@ func TestDecode(t *testing.T) {
 		"two for one":     Hello{Claim: Claim{ID: "n", Boot: Boot{Number: 1, Chain: []uint64{1, 2}}}}.Encode(),
 		"too many nonces": Hello{Claim: Claim{ID: "n", Boot: Boot{Number: 99, Chain: make([]uint64, MaxChain+1)}}}.Encode(),
 		"a long id":       Hello{Claim: Claim{ID: strings.Repeat("n", 300), Boot: start(1)}}.Encode(),
+		"no voter's name": Hello{Claim: Claim{ID: "n", Boot: start(1)}, Voters: []string{"n", ""}}.Encode(),
+		"too many voters": Hello{Claim: Claim{ID: "n", Boot: start(1)}, Voters: strings.Split(strings.Repeat("n,", MaxVoters)+"n", ",")}.Encode(),
 		"too long":        make([]byte, MaxHello+1),
 	} {
 		if _, err := DecodeHello(b); err == nil {
