@@ -86,3 +86,32 @@ func TestGrantPins(t *testing.T) {
 		t.Error("the daemon is gone, and what it never gave is kept")
 	}
 }
+
+// What a step made is kept while its epoch runs, and after that only where its result is
+// committed; not beyond the end of its job (CK-170, CK-171).
+func TestStepPins(t *testing.T) {
+	a := forgeyard.Authority{Job: "J", Fence: forgeyard.Fence{Epoch: 2}}
+	live := lease.Lease{Authority: a, State: lease.Accepted}
+	steps := []job.Step{{Name: "compile"}, {Name: "link"}}
+	committed := []site.CommittedStep{{Name: "link", Epoch: 2}}
+	for why, c := range map[string]struct {
+		job  site.Job
+		step int
+		want bool
+	}{
+		"its epoch runs":                     {site.Job{Epoch: 2, Lease: live}, 0, false},
+		"its epoch has ended":                {site.Job{Epoch: 2}, 0, true},
+		"another epoch runs":                 {site.Job{Epoch: 3, Lease: live}, 0, true},
+		"its result is committed":            {site.Job{Epoch: 3, Steps: committed}, 1, false},
+		"another step's result is committed": {site.Job{Epoch: 3, Steps: committed}, 0, true},
+		"its job has ended":                  {site.Job{Epoch: 3, Steps: committed, Status: job.Done}, 1, true},
+		"it is of no step":                   {site.Job{Epoch: 3}, 7, false},
+	} {
+		c.job.ID, c.job.Spec.Steps = "J", steps
+		s := &site.State{}
+		s.Jobs = s.Jobs.Put("J", c.job)
+		if got := Needless(s, StepPin(a, c.step), nil, time.Now()); got != c.want {
+			t.Errorf("%s: needless %v", why, got)
+		}
+	}
+}
