@@ -132,6 +132,43 @@ func TestCommitReadsNothingBack(t *testing.T) {
 	}
 }
 
+// The whole takes a block before the block is written. One that could not be written is not
+// taken a second time when it comes again, and is missing until it does.
+func TestBlockThatCannotBeWrittenIsTakenOnce(t *testing.T) {
+	data, ref, m := noiseOf(t, 3*cas.BlockSize+5)
+	s := opened(t, t.TempDir())
+	p, err := s.Partial(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	offs, state := m.Offsets(), p.(*partial).partialState
+	put := func(i int) error { return p.PutBlock(i, data[offs[i]:offs[i]+m.Blocks[i].Size]) }
+	good := state.f
+	if state.f, err = os.Open(good.Name()); err != nil { // it refuses writes
+		t.Fatal(err)
+	}
+	if err := put(0); err == nil {
+		t.Fatal("a block was written to a file that cannot be")
+	}
+	if state.whole.next != 1 {
+		t.Errorf("the whole has taken %d blocks, not the one that was in memory", state.whole.next)
+	}
+	closeQuiet(state.f)
+	state.f = good
+	if got := p.Missing(); len(got) != len(m.Blocks) {
+		t.Errorf("missing are %v of %d blocks", got, len(m.Blocks))
+	}
+	for i := range m.Blocks {
+		if err := put(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := p.Commit(t.Context(), cas.Cache); err != nil || got.Digest != ref.Digest {
+		t.Fatalf("%v, %v", got, err)
+	}
+}
+
 // Who sends blocks hashes each at its first use in the process's life, and again when
 // somebody wrote to the file. Asked for care it hashes always.
 func TestBlocksAreHashedAtFirstUse(t *testing.T) {

@@ -414,6 +414,9 @@ func (p *partialState) write(i int, b []byte) error {
 		p.turn.Broadcast()
 	}()
 	f, past := p.f, p.past
+	if p.whole.next == i && !p.whole.busy { // now, while the processor has it in its cache
+		p.absorb(func() ([]byte, bool) { return b, true })
+	}
 	p.mu.Unlock()
 	err := p.writeTo(f, past, i, b)
 	p.mu.Lock()

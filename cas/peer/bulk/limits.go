@@ -46,6 +46,11 @@ const (
 	// cache still when it is encrypted, and is what a connection gives the kernel at once.
 	pieceSize = 128 << 10
 
+	// largePage is the processor's, and slabBlocks how many buffers are made at once: few, so
+	// that a node that brings one small blob is hardly larger for it.
+	largePage  = 2 << 20
+	slabBlocks = 8
+
 	// lead is where a block's bytes begin in memory, behind their head: a row of the cache.
 	lead = 64
 
