@@ -54,7 +54,7 @@ func refused(t *testing.T, needs job.Requires, registered, now job.Capabilities,
 	if j.Status != job.Queued {
 		t.Errorf("the job is %s", j.Status)
 	}
-	for _, e := range control.Job(n.replica.State(), j, true).Events {
+	for _, e := range control.Job(n.replica.State(), j, 0, true).Events {
 		shown += e.Kind + " " + e.Text + "\n"
 	}
 	mem := controllers.NewMemory(n.clock.Now())

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
@@ -81,7 +82,7 @@ func (w *told) runs() forgeyard.Authority {
 	return a
 }
 
-func (w *told) shown() *forgeyardv1.Job { return Job(w.s, w.job(), true) }
+func (w *told) shown() *forgeyardv1.Job { return Job(w.s, w.job(), 0, true) }
 
 // says reports whether one line of the job's events is of the kind and has all the parts.
 func says(v *forgeyardv1.Job, kind string, parts ...string) bool {
@@ -258,7 +259,7 @@ func TestPhaseOfWhatEnded(t *testing.T) {
 	} {
 		w := newTold(t, nil)
 		c.decide(w)
-		if v := Job(w.s, w.job(), false); v.Phase != string(c.want) || v.Status != string(c.status) {
+		if v := Job(w.s, w.job(), 0, false); v.Phase != string(c.want) || v.Status != string(c.status) {
 			t.Errorf("%s: %s, phase %q and not %q", name, v.Status, v.Phase, c.want)
 		}
 	}
@@ -290,7 +291,7 @@ func TestJobEventsAreTheLast(t *testing.T) {
 	if !both["lease"] || !both["status"] {
 		t.Errorf("kinds %v", both)
 	}
-	if short := Job(w.s, w.job(), false); len(short.Events) != 0 {
+	if short := Job(w.s, w.job(), 0, false); len(short.Events) != 0 {
 		t.Errorf("a list of jobs carries %d events each", len(short.Events))
 	}
 	sp := job.Spec{Title: "other", Steps: []job.Step{{Name: "s", Run: []string{"true"}}}}.Defaulted()
@@ -299,7 +300,7 @@ func TestJobEventsAreTheLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, _ := w.s.Jobs.Get(sub.Job)
-	if v := Job(w.s, other, true); len(v.Events) != 1 || v.Events[0].Text != "queued build" || v.Events[0].Seq != 1 {
+	if v := Job(w.s, other, 0, true); len(v.Events) != 1 || v.Events[0].Text != "queued build" || v.Events[0].Seq != 1 {
 		t.Errorf("a new job has:\n%s", lines(v))
 	}
 }
@@ -351,8 +352,31 @@ func TestDeliveryOfAResult(t *testing.T) {
 	} {
 		w := newTold(t, nil)
 		c.decide(w)
-		if v := Job(w.s, w.job(), false); v.Delivery != c.want || v.Status != string(c.status) {
+		if v := Job(w.s, w.job(), 0, false); v.Delivery != c.want || v.Status != string(c.status) {
 			t.Errorf("%s: %s, delivery %q and not %q", name, v.Status, v.Delivery, c.want)
 		}
+	}
+}
+
+// What is left of a grant is counted from the silence that the leader counts, as in the status
+// of the site, and not from the figure that the log had last: that one promises too much. It
+// never promises more than the log did, and nothing is left of what has ended.
+func TestLeftOfAGrant(t *testing.T) {
+	w := newTold(t, nil)
+	w.runs()
+	j := w.job()
+	j.Grant = &lease.Grant{ID: "G", Term: 1, Policy: lease.Policy{Policy: job.OfflineAuthorized, For: time.Minute}}
+	w.s.Jobs = w.s.Jobs.Put(j.ID, j)
+	w.s.Uplink = lease.Uplink{State: lease.Offline, Used: 20 * time.Second, Terms: lease.UplinkTerms{SilentAfter: time.Second, Grace: time.Second, Allowance: time.Hour}}
+	for used, want := range map[time.Duration]time.Duration{
+		24 * time.Second: 36 * time.Second, 20 * time.Second: 40 * time.Second, 0: 40 * time.Second, time.Hour: 0,
+	} {
+		if v := Job(w.s, w.job(), used, false); v.AuthorityLeft.AsDuration() != want {
+			t.Errorf("after %s of silence %s is left, and not %s", used, v.AuthorityLeft.AsDuration(), want)
+		}
+	}
+	j.Status = job.Done
+	if v := Job(w.s, j, 0, false); v.AuthorityLeft.AsDuration() != 0 {
+		t.Errorf("%s is left of what has ended", v.AuthorityLeft.AsDuration())
 	}
 }

@@ -62,8 +62,9 @@ func Caps(c job.Capabilities, digest forgeyard.Digest, given job.Assignment) *fo
 	return v
 }
 
-// Job shows a job; a short view leaves out what lists do not need.
-func Job(s *site.State, j site.Job, long bool) *forgeyardv1.Job {
+// Job shows a job when used of the uplink's silence was counted; a short view leaves out what
+// lists do not need.
+func Job(s *site.State, j site.Job, used time.Duration, long bool) *forgeyardv1.Job {
 	a := j.Lease.Authority
 	v := &forgeyardv1.Job{
 		JobId: string(j.ID), RunId: string(j.Run), Title: j.Spec.Title, Status: string(j.Status), Reason: j.Reason, AttemptId: string(j.Attempt),
@@ -89,7 +90,7 @@ func Job(s *site.State, j site.Job, long bool) *forgeyardv1.Job {
 	}
 	if j.Grant != nil {
 		v.GrantId, v.HardEnd = string(j.Grant.ID), stamp(j.Grant.End)
-		left := max(0, j.Grant.Left(s.Uplink, s.Uplink.Used))
+		left := max(0, j.Grant.Left(s.Uplink, max(used, s.Uplink.Used)))
 		if j.Status.Terminal() {
 			left = 0 // nothing acts under it any more
 		}

@@ -82,10 +82,11 @@ func InputPin(id forgeyard.JobID, spec job.Spec) cas.Pin {
 	return p
 }
 
-func (s jobService) List(_ context.Context, r *connect.Request[forgeyardv1.ListJobsRequest]) (*connect.Response[forgeyardv1.ListJobsResponse], error) {
+func (s jobService) List(ctx context.Context, r *connect.Request[forgeyardv1.ListJobsRequest]) (*connect.Response[forgeyardv1.ListJobsResponse], error) {
 	if err := checkStatus(r.Msg.Status); err != nil {
 		return nil, err
 	}
+	used, _, _ := s.n.UplinkUsed(ctx)
 	st := s.n.Site()
 	out := &forgeyardv1.ListJobsResponse{}
 	for _, j := range st.Jobs.All() {
@@ -95,7 +96,7 @@ func (s jobService) List(_ context.Context, r *connect.Request[forgeyardv1.ListJ
 		if r.Msg.Status == "" && !r.Msg.All && j.Status.Terminal() {
 			continue
 		}
-		out.Jobs = append(out.Jobs, Job(st, j, false))
+		out.Jobs = append(out.Jobs, Job(st, j, used, false))
 	}
 	return connect.NewResponse(out), nil
 }
@@ -105,7 +106,8 @@ func (s jobService) Show(ctx context.Context, r *connect.Request[forgeyardv1.Sho
 	if err != nil {
 		return nil, err
 	}
-	v := Job(s.n.Site(), j, true)
+	used, _, _ := s.n.UplinkUsed(ctx)
+	v := Job(s.n.Site(), j, used, true)
 	if !j.Status.Terminal() && !j.Lease.Live() {
 		if held, all, err := s.n.Explain(ctx, j.ID); err == nil {
 			v.HeldBack, v.Candidates = held, all
