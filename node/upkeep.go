@@ -13,7 +13,10 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/agent"
+	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/uplink"
 )
 
@@ -142,6 +145,9 @@ func (n *Node) dropPins(ctx context.Context) (looked, dropped int, err error) {
 	st := n.replica.State()
 	for _, p := range pins {
 		if !n.needless(st, p) {
+			if n.letPayloadGo(ctx, st, p) {
+				dropped++
+			}
 			continue
 		}
 		if err := n.store.Unpin(ctx, p.Owner); err != nil {
@@ -151,6 +157,18 @@ func (n *Node) dropPins(ctx context.Context) (looked, dropped int, err error) {
 		dropped++
 	}
 	return len(pins), dropped, nil
+}
+
+// letPayloadGo keeps of a checkpoint that nothing will resume from its manifest alone.
+func (n *Node) letPayloadGo(ctx context.Context, st *site.State, p cas.Pin) bool {
+	if len(p.Trees) == 0 || !agent.PayloadNeedless(st, p.Owner, n.clock.Wall()) {
+		return false
+	}
+	if err := n.store.Pin(ctx, cas.Pin{Owner: p.Owner, Roots: p.Roots}); err != nil {
+		n.log.Warn("the payload of a checkpoint stays", "owner", p.Owner, "err", err)
+		return false
+	}
+	return true
 }
 
 // relieve makes room in the store: above its marks what was used longest ago goes, and all

@@ -35,6 +35,7 @@ type client struct {
 	node    forgeyardv1connect.NodeServiceClient
 	site    forgeyardv1connect.SiteServiceClient
 	job     forgeyardv1connect.JobServiceClient
+	ckpt    forgeyardv1connect.CheckpointServiceClient
 	run     forgeyardv1connect.RunServiceClient
 	content forgeyardv1connect.ContentServiceClient
 	bundle  forgeyardv1connect.BundleServiceClient
@@ -84,6 +85,7 @@ func newClient(dial func(context.Context) (net.Conn, error), c calls) *client {
 		node:    forgeyardv1connect.NewNodeServiceClient(h, base, opt),
 		site:    forgeyardv1connect.NewSiteServiceClient(h, base, opt),
 		job:     forgeyardv1connect.NewJobServiceClient(h, base, opt),
+		ckpt:    forgeyardv1connect.NewCheckpointServiceClient(h, base, opt),
 		run:     forgeyardv1connect.NewRunServiceClient(h, base, opt),
 		content: forgeyardv1connect.NewContentServiceClient(h, base, opt),
 		bundle:  forgeyardv1connect.NewBundleServiceClient(h, base, opt),

@@ -49,7 +49,7 @@ func (a *app) root() *cobra.Command {
 		a.initCommand(), a.joinCommand(), a.upCommand(), a.tokenCommand(), a.secretCommand(),
 		a.statusCommand(), a.doctorCommand(), a.capabilitiesCommand(), a.versionCommand(), a.logStoreCommand(), a.drainCommand(), a.resumeCommand(), a.cleanupCommand(),
 		a.siteCommand(), a.runnerCommand(),
-		a.submitCommand(), a.jobCommand(), a.leaseCommand(), a.runCommand(),
+		a.submitCommand(), a.jobCommand(), a.checkpointCommand(), a.leaseCommand(), a.runCommand(),
 		a.casCommand(), a.cacheCommand(), a.gocacheCommand(), a.bundleCommand(), a.deviceCommand(), a.uplinkCommand(),
 		a.demoCommand(), a.debugCommand(), a.ownWorkCommand(),
 	)

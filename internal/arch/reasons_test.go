@@ -11,6 +11,7 @@ var reasons = map[string]string{
 	"consensus/":          "the guards are read against one life of a group; its stores get a package when there is a second kind",
 	"job/":                "one document, its checks and what runners and people are told of it: every key is read, defaulted and refused beside the others",
 	"mesh/":               "identity and enrolment are the natural cut; they share the secret type and the file rules with the rest",
+	"node/control/":       "one file for each service of the API, around one gate and one set of finders: it grows with the services",
 	"node/":               "the composition of all parts: many short files, one per loop or service, around one struct",
 	"node/runner/":        "the life of one attempt: what it prepares, watches, stops and hands back is one order of things",
 	"simulation/":         "model and checkers of one run, a file each: the checkers watch moments inside the model; the language of scenarios is a package of its own",

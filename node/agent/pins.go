@@ -10,6 +10,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -20,7 +21,31 @@ func GrantPin(d site.Delegation) string {
 	return fmt.Sprintf("grant/%s/%d/%d", d.Grant.ID, d.Seq, d.Grant.End)
 }
 
-const logPin = "log/"
+const (
+	logPin        = "log/"
+	checkpointPin = "checkpoint/"
+)
+
+// committed is a job's checkpoint whose identity begins so.
+func committed(j site.Job, hex string) (checkpoint.Commit, bool) {
+	i := slices.IndexFunc(j.Checkpoints, func(c checkpoint.Commit) bool { return strings.HasPrefix(c.Manifest.Hex(), hex) })
+	if i < 0 {
+		return checkpoint.Commit{}, false
+	}
+	return j.Checkpoints[i], true
+}
+
+// PayloadNeedless reports that of what is pinned for a checkpoint only the manifest is kept
+// from now on: nothing will resume from it. st is as for Needless.
+func PayloadNeedless(st *site.State, owner string, wall time.Time) bool {
+	id, hex, ok := strings.Cut(strings.TrimPrefix(owner, "job/"), "/"+checkpointPin)
+	j, known := st.Jobs.Get(forgeyard.JobID(id))
+	if !ok || !known || !strings.HasPrefix(owner, "job/") {
+		return false
+	}
+	c, kept := committed(j, hex)
+	return kept && j.PayloadGone(c, forgeyard.WallOf(wall))
+}
 
 // LogPin is the owner of what an epoch's log has in the store, on each node that has it.
 func LogPin(a forgeyard.Authority) string {
@@ -46,8 +71,8 @@ func stepNeedless(j site.Job, rest string) bool {
 }
 
 // Needless reports whether nothing needs a pin of this node's store any more: inputs
-// and checkpoints when the job has ended, outputs and log when it is forgotten, an attempt's when it
-// is over here. An owner that is not ours to judge is left alone.
+// when the job has ended, outputs, log and manifests of checkpoints when it is forgotten, what was to be
+// a checkpoint when nobody can commit it, an attempt's when it is over here. An owner that is not ours to judge is left alone.
 //
 // st must have everything that was committed when the question was asked: an old copy of the
 // log says nothing of jobs that it does not know. here says whether an attempt is still at
@@ -63,6 +88,10 @@ func Needless(st *site.State, owner string, here func(forgeyard.AttemptID) bool,
 		}
 		if made, ok := strings.CutPrefix(what, stepPin); ok && stepNeedless(j, made) {
 			return true
+		}
+		if hex, ok := strings.CutPrefix(what, checkpointPin); ok {
+			_, kept := committed(j, hex)
+			return !kept && !j.Lease.Live() // while somebody holds the job, it may be about to be committed
 		}
 		return j.Status.Terminal() && what != "outputs" && !strings.HasPrefix(what, logPin)
 	case "attempt":

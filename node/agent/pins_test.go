@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
@@ -19,15 +20,20 @@ func TestNeedless(t *testing.T) {
 	open, ended, young, old := id(time.Hour, 1), id(time.Hour, 2), id(time.Minute, 3), id(2*time.Hour, 4)
 	grant, spent := id(2*time.Hour, 5), id(2*time.Hour, 6)
 	st := &site.State{}
-	st.Jobs = st.Jobs.Put(forgeyard.JobID(open), site.Job{ID: forgeyard.JobID(open), Status: job.Running, Grant: &lease.Grant{ID: forgeyard.GrantID(grant)}})
+	st.Jobs = st.Jobs.Put(forgeyard.JobID(open), site.Job{ID: forgeyard.JobID(open), Status: job.Running, Lease: lease.Lease{State: lease.Accepted}, Grant: &lease.Grant{ID: forgeyard.GrantID(grant)}})
 	st.Open = st.Open.Put(forgeyard.JobID(open), 1)
 	st.Jobs = st.Jobs.Put(forgeyard.JobID(ended), site.Job{ID: forgeyard.JobID(ended), Status: job.Done})
+	waits := id(time.Hour, 9)
+	kept := checkpoint.Commit{Manifest: forgeyard.Digest{0xaa}}
+	st.Jobs = st.Jobs.Put(forgeyard.JobID(waits), site.Job{ID: forgeyard.JobID(waits), Status: job.Queued, Checkpoints: []checkpoint.Commit{kept}})
 	here := func(a forgeyard.AttemptID) bool { return string(a) == old }
 	for owner, want := range map[string]bool{
 		"job/" + open + "/inputs":          false,
 		"job/" + open + "/checkpoint/ab":   false,
 		"job/" + ended + "/inputs":         true,
 		"job/" + ended + "/checkpoint/ab":  true,
+		"job/" + waits + "/checkpoint/aa0": false,
+		"job/" + waits + "/checkpoint/ab":  true, // CK-090: nobody is left who could commit it
 		"job/" + ended + "/outputs":        false,
 		"job/" + ended + "/log/3":          false,
 		"job/" + old + "/log/3":            true,  // forgotten
@@ -43,6 +49,35 @@ func TestNeedless(t *testing.T) {
 	} {
 		if got := Needless(st, owner, here, now); got != want {
 			t.Errorf("%s: %v, want %v", owner, got, want)
+		}
+	}
+}
+
+// CK-195 196: the payload of a checkpoint goes when the site has let it go, when its job is done,
+// and a day after it failed; its manifest stays as long as its job is known.
+func TestPayloadNeedless(t *testing.T) {
+	now := time.Date(2027, 1, 1, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) forgeyard.Wall { return forgeyard.WallOf(now.Add(-d)) }
+	good, gone := checkpoint.Commit{Manifest: forgeyard.Digest{0xaa}}, checkpoint.Commit{Manifest: forgeyard.Digest{0xbb}, Dropped: true}
+	spec := job.Spec{Resume: job.Resume{Mode: job.ResumeApplication}}
+	st := &site.State{}
+	for id, j := range map[string]site.Job{
+		"OPEN": {Status: job.Running}, "DONE": {Status: job.Done, Ended: ago(0)},
+		"FAILED": {Status: job.Failed, Ended: ago(time.Hour)}, "LONGAGO": {Status: job.Failed, Ended: ago(25 * time.Hour)},
+	} {
+		j.ID, j.Spec, j.Checkpoints = forgeyard.JobID(id), spec, []checkpoint.Commit{good, gone}
+		st.Jobs = st.Jobs.Put(j.ID, j)
+	}
+	for owner, want := range map[string]bool{
+		"job/OPEN/checkpoint/aa": false, "job/OPEN/checkpoint/bb": true, "job/OPEN/checkpoint/cc": false,
+		"job/DONE/checkpoint/aa": true, "job/FAILED/checkpoint/aa": false, "job/LONGAGO/checkpoint/aa": true,
+		"job/UNKNOWN/checkpoint/aa": false, "job/DONE/outputs": false, "person/checkpoint/aa": false,
+	} {
+		if got := PayloadNeedless(st, owner, now); got != want {
+			t.Errorf("%s: %v, want %v", owner, got, want)
+		}
+		if want && Needless(st, owner, nil, now) {
+			t.Errorf("%s: its manifest goes too", owner)
 		}
 	}
 }

@@ -149,6 +149,7 @@ func Handler(n Node, access Access) http.Handler {
 	mux.Handle(forgeyardv1connect.NewNodeServiceHandler(nodeService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewSiteServiceHandler(siteService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewJobServiceHandler(jobService{n}, opt))
+	mux.Handle(forgeyardv1connect.NewCheckpointServiceHandler(checkpointService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewRunServiceHandler(runService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewContentServiceHandler(contentService{n}, opt))
 	mux.Handle(forgeyardv1connect.NewOwnWorkServiceHandler(ownWork{n}, opt))

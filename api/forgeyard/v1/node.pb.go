@@ -3131,6 +3131,787 @@ func (x *CancelResponse) GetStatus() string {
 	return ""
 }
 
+type ListCheckpointsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"` // empty: of every job
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCheckpointsRequest) Reset() {
+	*x = ListCheckpointsRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCheckpointsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCheckpointsRequest) ProtoMessage() {}
+
+func (x *ListCheckpointsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCheckpointsRequest.ProtoReflect.Descriptor instead.
+func (*ListCheckpointsRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ListCheckpointsRequest) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+type ListCheckpointsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Checkpoints   []*Checkpoint          `protobuf:"bytes,1,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCheckpointsResponse) Reset() {
+	*x = ListCheckpointsResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCheckpointsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCheckpointsResponse) ProtoMessage() {}
+
+func (x *ListCheckpointsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCheckpointsResponse.ProtoReflect.Descriptor instead.
+func (*ListCheckpointsResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ListCheckpointsResponse) GetCheckpoints() []*Checkpoint {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return nil
+}
+
+type ShowCheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	CheckpointId  string                 `protobuf:"bytes,1,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"` // or its first letters
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShowCheckpointRequest) Reset() {
+	*x = ShowCheckpointRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShowCheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShowCheckpointRequest) ProtoMessage() {}
+
+func (x *ShowCheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShowCheckpointRequest.ProtoReflect.Descriptor instead.
+func (*ShowCheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ShowCheckpointRequest) GetCheckpointId() string {
+	if x != nil {
+		return x.CheckpointId
+	}
+	return ""
+}
+
+// CheckpointDetail is all that binds a checkpoint, and what this node thinks of it.
+type CheckpointDetail struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Checkpoint    *Checkpoint            `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Verdict       string                 `protobuf:"bytes,2,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	Code          string                 `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
+	Detail        string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	ManifestState string                 `protobuf:"bytes,5,opt,name=manifest_state,json=manifestState,proto3" json:"manifest_state,omitempty"` // why its manifest cannot be read here; empty: it was
+	Version       int32                  `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
+	Spec          string                 `protobuf:"bytes,7,opt,name=spec,proto3" json:"spec,omitempty"`
+	Contract      string                 `protobuf:"bytes,8,opt,name=contract,proto3" json:"contract,omitempty"`
+	Marker        string                 `protobuf:"bytes,9,opt,name=marker,proto3" json:"marker,omitempty"`
+	Parent        string                 `protobuf:"bytes,10,opt,name=parent,proto3" json:"parent,omitempty"`
+	Format        string                 `protobuf:"bytes,11,opt,name=format,proto3" json:"format,omitempty"`
+	Files         int32                  `protobuf:"varint,12,opt,name=files,proto3" json:"files,omitempty"`
+	TakenBy       string                 `protobuf:"bytes,13,opt,name=taken_by,json=takenBy,proto3" json:"taken_by,omitempty"`       // name of the runner
+	Holders       []string               `protobuf:"bytes,14,rep,name=holders,proto3" json:"holders,omitempty"`                      // nodes that say they have the payload
+	Acknowledged  []string               `protobuf:"bytes,15,rep,name=acknowledged,proto3" json:"acknowledged,omitempty"`            // nodes that acknowledged a durable copy before the commit
+	ResumedBy     []string               `protobuf:"bytes,16,rep,name=resumed_by,json=resumedBy,proto3" json:"resumed_by,omitempty"` // epochs that went on from it
+	Next          bool                   `protobuf:"varint,17,opt,name=next,proto3" json:"next,omitempty"`                           // the job goes on from this one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointDetail) Reset() {
+	*x = CheckpointDetail{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointDetail) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointDetail) ProtoMessage() {}
+
+func (x *CheckpointDetail) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointDetail.ProtoReflect.Descriptor instead.
+func (*CheckpointDetail) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *CheckpointDetail) GetCheckpoint() *Checkpoint {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+func (x *CheckpointDetail) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetManifestState() string {
+	if x != nil {
+		return x.ManifestState
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *CheckpointDetail) GetSpec() string {
+	if x != nil {
+		return x.Spec
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetContract() string {
+	if x != nil {
+		return x.Contract
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetMarker() string {
+	if x != nil {
+		return x.Marker
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetFiles() int32 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *CheckpointDetail) GetTakenBy() string {
+	if x != nil {
+		return x.TakenBy
+	}
+	return ""
+}
+
+func (x *CheckpointDetail) GetHolders() []string {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *CheckpointDetail) GetAcknowledged() []string {
+	if x != nil {
+		return x.Acknowledged
+	}
+	return nil
+}
+
+func (x *CheckpointDetail) GetResumedBy() []string {
+	if x != nil {
+		return x.ResumedBy
+	}
+	return nil
+}
+
+func (x *CheckpointDetail) GetNext() bool {
+	if x != nil {
+		return x.Next
+	}
+	return false
+}
+
+type CheckpointDoctorRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointDoctorRequest) Reset() {
+	*x = CheckpointDoctorRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointDoctorRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointDoctorRequest) ProtoMessage() {}
+
+func (x *CheckpointDoctorRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointDoctorRequest.ProtoReflect.Descriptor instead.
+func (*CheckpointDoctorRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+}
+
+type CheckpointDoctorResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Faults        []*CheckpointFault     `protobuf:"bytes,1,rep,name=faults,proto3" json:"faults,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointDoctorResponse) Reset() {
+	*x = CheckpointDoctorResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointDoctorResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointDoctorResponse) ProtoMessage() {}
+
+func (x *CheckpointDoctorResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointDoctorResponse.ProtoReflect.Descriptor instead.
+func (*CheckpointDoctorResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *CheckpointDoctorResponse) GetFaults() []*CheckpointFault {
+	if x != nil {
+		return x.Faults
+	}
+	return nil
+}
+
+type CheckpointFault struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	What          string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"` // orphan | chain | suspended | loop | revoked | retention
+	JobId         string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	CheckpointId  string                 `protobuf:"bytes,3,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"`
+	Detail        string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	Fix           string                 `protobuf:"bytes,5,opt,name=fix,proto3" json:"fix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointFault) Reset() {
+	*x = CheckpointFault{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointFault) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointFault) ProtoMessage() {}
+
+func (x *CheckpointFault) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointFault.ProtoReflect.Descriptor instead.
+func (*CheckpointFault) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *CheckpointFault) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *CheckpointFault) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *CheckpointFault) GetCheckpointId() string {
+	if x != nil {
+		return x.CheckpointId
+	}
+	return ""
+}
+
+func (x *CheckpointFault) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *CheckpointFault) GetFix() string {
+	if x != nil {
+		return x.Fix
+	}
+	return ""
+}
+
+type RevokeCheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	CheckpointId  string                 `protobuf:"bytes,1,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"`
+	Runner        string                 `protobuf:"bytes,2,opt,name=runner,proto3" json:"runner,omitempty"`            // id or name: all that it took
+	JobId         string                 `protobuf:"bytes,3,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"` // with epoch, or to narrow runner
+	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeCheckpointRequest) Reset() {
+	*x = RevokeCheckpointRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeCheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeCheckpointRequest) ProtoMessage() {}
+
+func (x *RevokeCheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeCheckpointRequest.ProtoReflect.Descriptor instead.
+func (*RevokeCheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *RevokeCheckpointRequest) GetCheckpointId() string {
+	if x != nil {
+		return x.CheckpointId
+	}
+	return ""
+}
+
+func (x *RevokeCheckpointRequest) GetRunner() string {
+	if x != nil {
+		return x.Runner
+	}
+	return ""
+}
+
+func (x *RevokeCheckpointRequest) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *RevokeCheckpointRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RevokeCheckpointRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type RevokeCheckpointResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revoked       int32                  `protobuf:"varint,1,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	AskedBack     []string               `protobuf:"bytes,2,rep,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"` // jobs that went on from one and are asked back
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeCheckpointResponse) Reset() {
+	*x = RevokeCheckpointResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeCheckpointResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeCheckpointResponse) ProtoMessage() {}
+
+func (x *RevokeCheckpointResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeCheckpointResponse.ProtoReflect.Descriptor instead.
+func (*RevokeCheckpointResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *RevokeCheckpointResponse) GetRevoked() int32 {
+	if x != nil {
+		return x.Revoked
+	}
+	return 0
+}
+
+func (x *RevokeCheckpointResponse) GetAskedBack() []string {
+	if x != nil {
+		return x.AskedBack
+	}
+	return nil
+}
+
+type DeleteCheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	CheckpointId  string                 `protobuf:"bytes,1,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"`
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteCheckpointRequest) Reset() {
+	*x = DeleteCheckpointRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteCheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteCheckpointRequest) ProtoMessage() {}
+
+func (x *DeleteCheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteCheckpointRequest.ProtoReflect.Descriptor instead.
+func (*DeleteCheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *DeleteCheckpointRequest) GetCheckpointId() string {
+	if x != nil {
+		return x.CheckpointId
+	}
+	return ""
+}
+
+func (x *DeleteCheckpointRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type DeleteCheckpointResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Checkpoint    *Checkpoint            `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteCheckpointResponse) Reset() {
+	*x = DeleteCheckpointResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteCheckpointResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteCheckpointResponse) ProtoMessage() {}
+
+func (x *DeleteCheckpointResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteCheckpointResponse.ProtoReflect.Descriptor instead.
+func (*DeleteCheckpointResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *DeleteCheckpointResponse) GetCheckpoint() *Checkpoint {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+type OpenCheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	CheckpointId  string                 `protobuf:"bytes,1,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenCheckpointRequest) Reset() {
+	*x = OpenCheckpointRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenCheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenCheckpointRequest) ProtoMessage() {}
+
+func (x *OpenCheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenCheckpointRequest.ProtoReflect.Descriptor instead.
+func (*OpenCheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *OpenCheckpointRequest) GetCheckpointId() string {
+	if x != nil {
+		return x.CheckpointId
+	}
+	return ""
+}
+
+func (x *OpenCheckpointRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type OpenCheckpointResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Payload       string                 `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"` // tree
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenCheckpointResponse) Reset() {
+	*x = OpenCheckpointResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenCheckpointResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenCheckpointResponse) ProtoMessage() {}
+
+func (x *OpenCheckpointResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenCheckpointResponse.ProtoReflect.Descriptor instead.
+func (*OpenCheckpointResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *OpenCheckpointResponse) GetPayload() string {
+	if x != nil {
+		return x.Payload
+	}
+	return ""
+}
+
 type ListRunsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -3141,7 +3922,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3934,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3947,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListRunsRequest) GetKind() string {
@@ -3192,7 +3973,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3204,7 +3985,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3217,7 +3998,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -3236,7 +4017,7 @@ type ShowRunRequest struct {
 
 func (x *ShowRunRequest) Reset() {
 	*x = ShowRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +4029,7 @@ func (x *ShowRunRequest) String() string {
 func (*ShowRunRequest) ProtoMessage() {}
 
 func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +4042,7 @@ func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRunRequest.ProtoReflect.Descriptor instead.
 func (*ShowRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ShowRunRequest) GetRunId() string {
@@ -3282,7 +4063,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3294,7 +4075,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3307,7 +4088,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -3340,7 +4121,7 @@ type ListNamesRequest struct {
 
 func (x *ListNamesRequest) Reset() {
 	*x = ListNamesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3352,7 +4133,7 @@ func (x *ListNamesRequest) String() string {
 func (*ListNamesRequest) ProtoMessage() {}
 
 func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3365,7 +4146,7 @@ func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesRequest.ProtoReflect.Descriptor instead.
 func (*ListNamesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListNamesRequest) GetName() string {
@@ -3384,7 +4165,7 @@ type ListNamesResponse struct {
 
 func (x *ListNamesResponse) Reset() {
 	*x = ListNamesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +4177,7 @@ func (x *ListNamesResponse) String() string {
 func (*ListNamesResponse) ProtoMessage() {}
 
 func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +4190,7 @@ func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesResponse.ProtoReflect.Descriptor instead.
 func (*ListNamesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListNamesResponse) GetNames() []*Name {
@@ -3430,7 +4211,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3442,7 +4223,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3455,7 +4236,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Name) GetName() string {
@@ -3495,7 +4276,7 @@ type NamedSet struct {
 
 func (x *NamedSet) Reset() {
 	*x = NamedSet{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3507,7 +4288,7 @@ func (x *NamedSet) String() string {
 func (*NamedSet) ProtoMessage() {}
 
 func (x *NamedSet) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3520,7 +4301,7 @@ func (x *NamedSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamedSet.ProtoReflect.Descriptor instead.
 func (*NamedSet) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *NamedSet) GetDigest() string {
@@ -3588,7 +4369,7 @@ type RemoveNameRequest struct {
 
 func (x *RemoveNameRequest) Reset() {
 	*x = RemoveNameRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3600,7 +4381,7 @@ func (x *RemoveNameRequest) String() string {
 func (*RemoveNameRequest) ProtoMessage() {}
 
 func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3613,7 +4394,7 @@ func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNameRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RemoveNameRequest) GetName() string {
@@ -3631,7 +4412,7 @@ type RemoveNameResponse struct {
 
 func (x *RemoveNameResponse) Reset() {
 	*x = RemoveNameResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3643,7 +4424,7 @@ func (x *RemoveNameResponse) String() string {
 func (*RemoveNameResponse) ProtoMessage() {}
 
 func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3656,7 +4437,7 @@ func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNameResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 type PutRequest struct {
@@ -3673,7 +4454,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3685,7 +4466,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3698,7 +4479,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PutRequest) GetKind() string {
@@ -3747,7 +4528,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +4540,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +4553,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PutResponse) GetDigest() string {
@@ -3805,7 +4586,7 @@ type MissingRequest struct {
 
 func (x *MissingRequest) Reset() {
 	*x = MissingRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3817,7 +4598,7 @@ func (x *MissingRequest) String() string {
 func (*MissingRequest) ProtoMessage() {}
 
 func (x *MissingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3830,7 +4611,7 @@ func (x *MissingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingRequest.ProtoReflect.Descriptor instead.
 func (*MissingRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *MissingRequest) GetManifest() []byte {
@@ -3849,7 +4630,7 @@ type MissingResponse struct {
 
 func (x *MissingResponse) Reset() {
 	*x = MissingResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3861,7 +4642,7 @@ func (x *MissingResponse) String() string {
 func (*MissingResponse) ProtoMessage() {}
 
 func (x *MissingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3874,7 +4655,7 @@ func (x *MissingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingResponse.ProtoReflect.Descriptor instead.
 func (*MissingResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *MissingResponse) GetBlocks() []uint32 {
@@ -3897,7 +4678,7 @@ type PutBlocksRequest struct {
 
 func (x *PutBlocksRequest) Reset() {
 	*x = PutBlocksRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3909,7 +4690,7 @@ func (x *PutBlocksRequest) String() string {
 func (*PutBlocksRequest) ProtoMessage() {}
 
 func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3922,7 +4703,7 @@ func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlocksRequest.ProtoReflect.Descriptor instead.
 func (*PutBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PutBlocksRequest) GetManifest() []byte {
@@ -3967,7 +4748,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3979,7 +4760,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3992,7 +4773,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -4048,7 +4829,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4060,7 +4841,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4073,7 +4854,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -4106,7 +4887,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4118,7 +4899,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4131,7 +4912,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -4159,7 +4940,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4171,7 +4952,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4184,7 +4965,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -4267,7 +5048,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4279,7 +5060,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4292,7 +5073,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -4317,7 +5098,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4329,7 +5110,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +5123,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 type UsageResponse struct {
@@ -4358,7 +5139,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4370,7 +5151,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4383,7 +5164,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -4433,7 +5214,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4445,7 +5226,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4458,7 +5239,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -4497,7 +5278,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4509,7 +5290,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4522,7 +5303,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 type UnpinRequest struct {
@@ -4536,7 +5317,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4548,7 +5329,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4561,7 +5342,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -4594,7 +5375,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4606,7 +5387,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4619,7 +5400,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *UnpinResponse) GetChanged() bool {
@@ -4638,7 +5419,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4650,7 +5431,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4663,7 +5444,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -4684,7 +5465,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4696,7 +5477,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4709,7 +5490,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -4750,7 +5531,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4762,7 +5543,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4775,7 +5556,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *VerifyResponse) GetObjects() int64 {
@@ -4854,7 +5635,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4866,7 +5647,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4879,7 +5660,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -4926,7 +5707,7 @@ type OwnTaskRequest struct {
 
 func (x *OwnTaskRequest) Reset() {
 	*x = OwnTaskRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4938,7 +5719,7 @@ func (x *OwnTaskRequest) String() string {
 func (*OwnTaskRequest) ProtoMessage() {}
 
 func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4951,7 +5732,7 @@ func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTaskRequest.ProtoReflect.Descriptor instead.
 func (*OwnTaskRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *OwnTaskRequest) GetAttemptId() string {
@@ -4974,7 +5755,7 @@ type OwnTask struct {
 
 func (x *OwnTask) Reset() {
 	*x = OwnTask{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4986,7 +5767,7 @@ func (x *OwnTask) String() string {
 func (*OwnTask) ProtoMessage() {}
 
 func (x *OwnTask) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4999,7 +5780,7 @@ func (x *OwnTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTask.ProtoReflect.Descriptor instead.
 func (*OwnTask) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *OwnTask) GetKind() string {
@@ -5048,7 +5829,7 @@ type OwnReportRequest struct {
 
 func (x *OwnReportRequest) Reset() {
 	*x = OwnReportRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5060,7 +5841,7 @@ func (x *OwnReportRequest) String() string {
 func (*OwnReportRequest) ProtoMessage() {}
 
 func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5073,7 +5854,7 @@ func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportRequest.ProtoReflect.Descriptor instead.
 func (*OwnReportRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *OwnReportRequest) GetAttemptId() string {
@@ -5105,7 +5886,7 @@ type OwnReportResponse struct {
 
 func (x *OwnReportResponse) Reset() {
 	*x = OwnReportResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5117,7 +5898,7 @@ func (x *OwnReportResponse) String() string {
 func (*OwnReportResponse) ProtoMessage() {}
 
 func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5130,7 +5911,7 @@ func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportResponse.ProtoReflect.Descriptor instead.
 func (*OwnReportResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 type OwnVerifyRequest struct {
@@ -5144,7 +5925,7 @@ type OwnVerifyRequest struct {
 
 func (x *OwnVerifyRequest) Reset() {
 	*x = OwnVerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5156,7 +5937,7 @@ func (x *OwnVerifyRequest) String() string {
 func (*OwnVerifyRequest) ProtoMessage() {}
 
 func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5169,7 +5950,7 @@ func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyRequest.ProtoReflect.Descriptor instead.
 func (*OwnVerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *OwnVerifyRequest) GetAttemptId() string {
@@ -5205,7 +5986,7 @@ type OwnVerifyResponse struct {
 
 func (x *OwnVerifyResponse) Reset() {
 	*x = OwnVerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5217,7 +5998,7 @@ func (x *OwnVerifyResponse) String() string {
 func (*OwnVerifyResponse) ProtoMessage() {}
 
 func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5230,7 +6011,7 @@ func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyResponse.ProtoReflect.Descriptor instead.
 func (*OwnVerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *OwnVerifyResponse) GetObjects() int64 {
@@ -5271,7 +6052,7 @@ type OwnGardenRequest struct {
 
 func (x *OwnGardenRequest) Reset() {
 	*x = OwnGardenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5283,7 +6064,7 @@ func (x *OwnGardenRequest) String() string {
 func (*OwnGardenRequest) ProtoMessage() {}
 
 func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5296,7 +6077,7 @@ func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenRequest.ProtoReflect.Descriptor instead.
 func (*OwnGardenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *OwnGardenRequest) GetAttemptId() string {
@@ -5325,7 +6106,7 @@ type OwnGardenResponse struct {
 
 func (x *OwnGardenResponse) Reset() {
 	*x = OwnGardenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5337,7 +6118,7 @@ func (x *OwnGardenResponse) String() string {
 func (*OwnGardenResponse) ProtoMessage() {}
 
 func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5350,7 +6131,7 @@ func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenResponse.ProtoReflect.Descriptor instead.
 func (*OwnGardenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *OwnGardenResponse) GetLooked() int64 {
@@ -5391,7 +6172,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5403,7 +6184,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5416,7 +6197,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -5446,7 +6227,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5458,7 +6239,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5471,7 +6252,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -5521,7 +6302,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5533,7 +6314,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5546,7 +6327,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -5589,7 +6370,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5601,7 +6382,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5614,7 +6395,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -5657,7 +6438,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5669,7 +6450,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5682,7 +6463,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -5728,7 +6509,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5740,7 +6521,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5753,7 +6534,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *BundleImported) GetId() string {
@@ -5814,7 +6595,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5826,7 +6607,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5839,7 +6620,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -5861,7 +6642,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5873,7 +6654,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5886,7 +6667,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -5925,7 +6706,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5937,7 +6718,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5950,7 +6731,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
 }
 
 type ListDevicesResponse struct {
@@ -5962,7 +6743,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5974,7 +6755,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5987,7 +6768,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -6011,7 +6792,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6023,7 +6804,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6036,7 +6817,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -6093,7 +6874,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6105,7 +6886,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6118,7 +6899,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -6159,7 +6940,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6171,7 +6952,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6184,7 +6965,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -6209,7 +6990,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6221,7 +7002,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6234,7 +7015,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{118}
 }
 
 type SetDeviceHealthRequest struct {
@@ -6248,7 +7029,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6260,7 +7041,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6273,7 +7054,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -6305,7 +7086,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6317,7 +7098,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6330,7 +7111,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{120}
 }
 
 type ConsoleData struct {
@@ -6343,7 +7124,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6355,7 +7136,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6368,7 +7149,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -6393,7 +7174,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6405,7 +7186,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6418,7 +7199,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{122}
 }
 
 type UplinkStatus struct {
@@ -6436,7 +7217,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6448,7 +7229,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6461,7 +7242,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -6522,7 +7303,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6534,7 +7315,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6547,7 +7328,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -6565,7 +7346,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6577,7 +7358,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6590,7 +7371,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{125}
 }
 
 type UplinkDrillRequest struct {
@@ -6602,7 +7383,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6614,7 +7395,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6627,7 +7408,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -6662,7 +7443,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6674,7 +7455,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6687,7 +7468,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{114}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -6818,7 +7599,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6830,7 +7611,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6843,7 +7624,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{115}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -6862,7 +7643,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6874,7 +7655,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6887,7 +7668,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{116}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -6908,7 +7689,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6920,7 +7701,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6933,7 +7714,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{117}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -6968,7 +7749,7 @@ type NodeStatus_Withheld struct {
 
 func (x *NodeStatus_Withheld) Reset() {
 	*x = NodeStatus_Withheld{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6980,7 +7761,7 @@ func (x *NodeStatus_Withheld) String() string {
 func (*NodeStatus_Withheld) ProtoMessage() {}
 
 func (x *NodeStatus_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7021,7 +7802,7 @@ type NodeStatus_Reason struct {
 
 func (x *NodeStatus_Reason) Reset() {
 	*x = NodeStatus_Reason{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7033,7 +7814,7 @@ func (x *NodeStatus_Reason) String() string {
 func (*NodeStatus_Reason) ProtoMessage() {}
 
 func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7082,7 +7863,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7094,7 +7875,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7191,7 +7972,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7203,7 +7984,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7248,7 +8029,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7260,7 +8041,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7338,7 +8119,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7350,7 +8131,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7414,7 +8195,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7426,7 +8207,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7489,7 +8270,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7501,7 +8282,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7556,7 +8337,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7568,7 +8349,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7615,7 +8396,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7627,7 +8408,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7670,7 +8451,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7682,7 +8463,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7745,7 +8526,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7757,7 +8538,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7816,7 +8597,7 @@ type SetMemberRequest_Assign struct {
 
 func (x *SetMemberRequest_Assign) Reset() {
 	*x = SetMemberRequest_Assign{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7828,7 +8609,7 @@ func (x *SetMemberRequest_Assign) String() string {
 func (*SetMemberRequest_Assign) ProtoMessage() {}
 
 func (x *SetMemberRequest_Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8178,7 +8959,66 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x06newest\x18\x03 \x01(\tR\x06newest\"B\n" +
 	"\x0eCancelResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x16\n" +
-	"\x06status\x18\x02 \x01(\tR\x06status\"=\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\"/\n" +
+	"\x16ListCheckpointsRequest\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"U\n" +
+	"\x17ListCheckpointsResponse\x12:\n" +
+	"\vcheckpoints\x18\x01 \x03(\v2\x18.forgeyard.v1.CheckpointR\vcheckpoints\"<\n" +
+	"\x15ShowCheckpointRequest\x12#\n" +
+	"\rcheckpoint_id\x18\x01 \x01(\tR\fcheckpointId\"\xed\x03\n" +
+	"\x10CheckpointDetail\x128\n" +
+	"\n" +
+	"checkpoint\x18\x01 \x01(\v2\x18.forgeyard.v1.CheckpointR\n" +
+	"checkpoint\x12\x18\n" +
+	"\averdict\x18\x02 \x01(\tR\averdict\x12\x12\n" +
+	"\x04code\x18\x03 \x01(\tR\x04code\x12\x16\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\x12%\n" +
+	"\x0emanifest_state\x18\x05 \x01(\tR\rmanifestState\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\x05R\aversion\x12\x12\n" +
+	"\x04spec\x18\a \x01(\tR\x04spec\x12\x1a\n" +
+	"\bcontract\x18\b \x01(\tR\bcontract\x12\x16\n" +
+	"\x06marker\x18\t \x01(\tR\x06marker\x12\x16\n" +
+	"\x06parent\x18\n" +
+	" \x01(\tR\x06parent\x12\x16\n" +
+	"\x06format\x18\v \x01(\tR\x06format\x12\x14\n" +
+	"\x05files\x18\f \x01(\x05R\x05files\x12\x19\n" +
+	"\btaken_by\x18\r \x01(\tR\atakenBy\x12\x18\n" +
+	"\aholders\x18\x0e \x03(\tR\aholders\x12\"\n" +
+	"\facknowledged\x18\x0f \x03(\tR\facknowledged\x12\x1d\n" +
+	"\n" +
+	"resumed_by\x18\x10 \x03(\tR\tresumedBy\x12\x12\n" +
+	"\x04next\x18\x11 \x01(\bR\x04next\"\x19\n" +
+	"\x17CheckpointDoctorRequest\"Q\n" +
+	"\x18CheckpointDoctorResponse\x125\n" +
+	"\x06faults\x18\x01 \x03(\v2\x1d.forgeyard.v1.CheckpointFaultR\x06faults\"\x8b\x01\n" +
+	"\x0fCheckpointFault\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x15\n" +
+	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12#\n" +
+	"\rcheckpoint_id\x18\x03 \x01(\tR\fcheckpointId\x12\x16\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x10\n" +
+	"\x03fix\x18\x05 \x01(\tR\x03fix\"\x9b\x01\n" +
+	"\x17RevokeCheckpointRequest\x12#\n" +
+	"\rcheckpoint_id\x18\x01 \x01(\tR\fcheckpointId\x12\x16\n" +
+	"\x06runner\x18\x02 \x01(\tR\x06runner\x12\x15\n" +
+	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"S\n" +
+	"\x18RevokeCheckpointResponse\x12\x18\n" +
+	"\arevoked\x18\x01 \x01(\x05R\arevoked\x12\x1d\n" +
+	"\n" +
+	"asked_back\x18\x02 \x03(\tR\taskedBack\"T\n" +
+	"\x17DeleteCheckpointRequest\x12#\n" +
+	"\rcheckpoint_id\x18\x01 \x01(\tR\fcheckpointId\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"T\n" +
+	"\x18DeleteCheckpointResponse\x128\n" +
+	"\n" +
+	"checkpoint\x18\x01 \x01(\v2\x18.forgeyard.v1.CheckpointR\n" +
+	"checkpoint\"T\n" +
+	"\x15OpenCheckpointRequest\x12#\n" +
+	"\rcheckpoint_id\x18\x01 \x01(\tR\fcheckpointId\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"2\n" +
+	"\x16OpenCheckpointResponse\x12\x18\n" +
+	"\apayload\x18\x01 \x01(\tR\apayload\"=\n" +
 	"\x0fListRunsRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\"9\n" +
@@ -8487,7 +9327,14 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\rResolveEffect\x12\".forgeyard.v1.ResolveEffectRequest\x1a\x11.forgeyard.v1.Job\x12O\n" +
 	"\n" +
 	"ListLeases\x12\x1f.forgeyard.v1.ListLeasesRequest\x1a .forgeyard.v1.ListLeasesResponse\x12D\n" +
-	"\vRevokeLease\x12 .forgeyard.v1.RevokeLeaseRequest\x1a\x13.forgeyard.v1.Lease2\xcd\x01\n" +
+	"\vRevokeLease\x12 .forgeyard.v1.RevokeLeaseRequest\x1a\x13.forgeyard.v1.Lease2\x93\x04\n" +
+	"\x11CheckpointService\x12S\n" +
+	"\x04List\x12$.forgeyard.v1.ListCheckpointsRequest\x1a%.forgeyard.v1.ListCheckpointsResponse\x12K\n" +
+	"\x04Show\x12#.forgeyard.v1.ShowCheckpointRequest\x1a\x1e.forgeyard.v1.CheckpointDetail\x12W\n" +
+	"\x06Doctor\x12%.forgeyard.v1.CheckpointDoctorRequest\x1a&.forgeyard.v1.CheckpointDoctorResponse\x12W\n" +
+	"\x06Revoke\x12%.forgeyard.v1.RevokeCheckpointRequest\x1a&.forgeyard.v1.RevokeCheckpointResponse\x12W\n" +
+	"\x06Delete\x12%.forgeyard.v1.DeleteCheckpointRequest\x1a&.forgeyard.v1.DeleteCheckpointResponse\x12Q\n" +
+	"\x04Open\x12#.forgeyard.v1.OpenCheckpointRequest\x1a$.forgeyard.v1.OpenCheckpointResponse2\xcd\x01\n" +
 	"\n" +
 	"RunService\x12E\n" +
 	"\x04List\x12\x1d.forgeyard.v1.ListRunsRequest\x1a\x1e.forgeyard.v1.ListRunsResponse\x127\n" +
@@ -8541,7 +9388,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 133)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 146)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*CleanupRequest)(nil),           // 0: forgeyard.v1.CleanupRequest
 	(*CleanupResponse)(nil),          // 1: forgeyard.v1.CleanupResponse
@@ -8597,292 +9444,322 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*ResolveEffectRequest)(nil),     // 51: forgeyard.v1.ResolveEffectRequest
 	(*AskJobResponse)(nil),           // 52: forgeyard.v1.AskJobResponse
 	(*CancelResponse)(nil),           // 53: forgeyard.v1.CancelResponse
-	(*ListRunsRequest)(nil),          // 54: forgeyard.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 55: forgeyard.v1.ListRunsResponse
-	(*ShowRunRequest)(nil),           // 56: forgeyard.v1.ShowRunRequest
-	(*AttachRequest)(nil),            // 57: forgeyard.v1.AttachRequest
-	(*ListNamesRequest)(nil),         // 58: forgeyard.v1.ListNamesRequest
-	(*ListNamesResponse)(nil),        // 59: forgeyard.v1.ListNamesResponse
-	(*Name)(nil),                     // 60: forgeyard.v1.Name
-	(*NamedSet)(nil),                 // 61: forgeyard.v1.NamedSet
-	(*RemoveNameRequest)(nil),        // 62: forgeyard.v1.RemoveNameRequest
-	(*RemoveNameResponse)(nil),       // 63: forgeyard.v1.RemoveNameResponse
-	(*PutRequest)(nil),               // 64: forgeyard.v1.PutRequest
-	(*PutResponse)(nil),              // 65: forgeyard.v1.PutResponse
-	(*MissingRequest)(nil),           // 66: forgeyard.v1.MissingRequest
-	(*MissingResponse)(nil),          // 67: forgeyard.v1.MissingResponse
-	(*PutBlocksRequest)(nil),         // 68: forgeyard.v1.PutBlocksRequest
-	(*GetRequest)(nil),               // 69: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 70: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 71: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 72: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 73: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 74: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 75: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 76: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 77: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 78: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 79: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 80: forgeyard.v1.GCRequest
-	(*VerifyRequest)(nil),            // 81: forgeyard.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 82: forgeyard.v1.VerifyResponse
-	(*GCResponse)(nil),               // 83: forgeyard.v1.GCResponse
-	(*OwnTaskRequest)(nil),           // 84: forgeyard.v1.OwnTaskRequest
-	(*OwnTask)(nil),                  // 85: forgeyard.v1.OwnTask
-	(*OwnReportRequest)(nil),         // 86: forgeyard.v1.OwnReportRequest
-	(*OwnReportResponse)(nil),        // 87: forgeyard.v1.OwnReportResponse
-	(*OwnVerifyRequest)(nil),         // 88: forgeyard.v1.OwnVerifyRequest
-	(*OwnVerifyResponse)(nil),        // 89: forgeyard.v1.OwnVerifyResponse
-	(*OwnGardenRequest)(nil),         // 90: forgeyard.v1.OwnGardenRequest
-	(*OwnGardenResponse)(nil),        // 91: forgeyard.v1.OwnGardenResponse
-	(*BundleRoot)(nil),               // 92: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 93: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 94: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 95: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 96: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 97: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 98: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 99: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 100: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 101: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 102: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 103: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 104: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 105: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 106: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 107: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 108: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 109: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 110: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 111: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 112: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 113: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 114: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 115: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 116: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 117: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Withheld)(nil),      // 118: forgeyard.v1.NodeStatus.Withheld
-	(*NodeStatus_Reason)(nil),        // 119: forgeyard.v1.NodeStatus.Reason
-	(*NodeStatus_Link)(nil),          // 120: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 121: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 122: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 123: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 124: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 125: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 126: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 127: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 128: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 129: forgeyard.v1.SiteStatus.DeviceCounts
-	(*SetMemberRequest_Assign)(nil),  // 130: forgeyard.v1.SetMemberRequest.Assign
-	nil,                              // 131: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
-	nil,                              // 132: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*durationpb.Duration)(nil),      // 133: google.protobuf.Duration
-	(*Capabilities)(nil),             // 134: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 135: google.protobuf.Timestamp
-	(*Member)(nil),                   // 136: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 137: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 138: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 139: forgeyard.v1.Job
-	(*Run)(nil),                      // 140: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 141: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 142: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 143: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 144: forgeyard.v1.RunEvent
+	(*ListCheckpointsRequest)(nil),   // 54: forgeyard.v1.ListCheckpointsRequest
+	(*ListCheckpointsResponse)(nil),  // 55: forgeyard.v1.ListCheckpointsResponse
+	(*ShowCheckpointRequest)(nil),    // 56: forgeyard.v1.ShowCheckpointRequest
+	(*CheckpointDetail)(nil),         // 57: forgeyard.v1.CheckpointDetail
+	(*CheckpointDoctorRequest)(nil),  // 58: forgeyard.v1.CheckpointDoctorRequest
+	(*CheckpointDoctorResponse)(nil), // 59: forgeyard.v1.CheckpointDoctorResponse
+	(*CheckpointFault)(nil),          // 60: forgeyard.v1.CheckpointFault
+	(*RevokeCheckpointRequest)(nil),  // 61: forgeyard.v1.RevokeCheckpointRequest
+	(*RevokeCheckpointResponse)(nil), // 62: forgeyard.v1.RevokeCheckpointResponse
+	(*DeleteCheckpointRequest)(nil),  // 63: forgeyard.v1.DeleteCheckpointRequest
+	(*DeleteCheckpointResponse)(nil), // 64: forgeyard.v1.DeleteCheckpointResponse
+	(*OpenCheckpointRequest)(nil),    // 65: forgeyard.v1.OpenCheckpointRequest
+	(*OpenCheckpointResponse)(nil),   // 66: forgeyard.v1.OpenCheckpointResponse
+	(*ListRunsRequest)(nil),          // 67: forgeyard.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 68: forgeyard.v1.ListRunsResponse
+	(*ShowRunRequest)(nil),           // 69: forgeyard.v1.ShowRunRequest
+	(*AttachRequest)(nil),            // 70: forgeyard.v1.AttachRequest
+	(*ListNamesRequest)(nil),         // 71: forgeyard.v1.ListNamesRequest
+	(*ListNamesResponse)(nil),        // 72: forgeyard.v1.ListNamesResponse
+	(*Name)(nil),                     // 73: forgeyard.v1.Name
+	(*NamedSet)(nil),                 // 74: forgeyard.v1.NamedSet
+	(*RemoveNameRequest)(nil),        // 75: forgeyard.v1.RemoveNameRequest
+	(*RemoveNameResponse)(nil),       // 76: forgeyard.v1.RemoveNameResponse
+	(*PutRequest)(nil),               // 77: forgeyard.v1.PutRequest
+	(*PutResponse)(nil),              // 78: forgeyard.v1.PutResponse
+	(*MissingRequest)(nil),           // 79: forgeyard.v1.MissingRequest
+	(*MissingResponse)(nil),          // 80: forgeyard.v1.MissingResponse
+	(*PutBlocksRequest)(nil),         // 81: forgeyard.v1.PutBlocksRequest
+	(*GetRequest)(nil),               // 82: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 83: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 84: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 85: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 86: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 87: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 88: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 89: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 90: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 91: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 92: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 93: forgeyard.v1.GCRequest
+	(*VerifyRequest)(nil),            // 94: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 95: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 96: forgeyard.v1.GCResponse
+	(*OwnTaskRequest)(nil),           // 97: forgeyard.v1.OwnTaskRequest
+	(*OwnTask)(nil),                  // 98: forgeyard.v1.OwnTask
+	(*OwnReportRequest)(nil),         // 99: forgeyard.v1.OwnReportRequest
+	(*OwnReportResponse)(nil),        // 100: forgeyard.v1.OwnReportResponse
+	(*OwnVerifyRequest)(nil),         // 101: forgeyard.v1.OwnVerifyRequest
+	(*OwnVerifyResponse)(nil),        // 102: forgeyard.v1.OwnVerifyResponse
+	(*OwnGardenRequest)(nil),         // 103: forgeyard.v1.OwnGardenRequest
+	(*OwnGardenResponse)(nil),        // 104: forgeyard.v1.OwnGardenResponse
+	(*BundleRoot)(nil),               // 105: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 106: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 107: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 108: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 109: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 110: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 111: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 112: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 113: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 114: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 115: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 116: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 117: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 118: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 119: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 120: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 121: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 122: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 123: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 124: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 125: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 126: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 127: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 128: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 129: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 130: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Withheld)(nil),      // 131: forgeyard.v1.NodeStatus.Withheld
+	(*NodeStatus_Reason)(nil),        // 132: forgeyard.v1.NodeStatus.Reason
+	(*NodeStatus_Link)(nil),          // 133: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 134: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 135: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 136: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 137: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 138: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 139: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 140: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 141: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 142: forgeyard.v1.SiteStatus.DeviceCounts
+	(*SetMemberRequest_Assign)(nil),  // 143: forgeyard.v1.SetMemberRequest.Assign
+	nil,                              // 144: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	nil,                              // 145: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*durationpb.Duration)(nil),      // 146: google.protobuf.Duration
+	(*Capabilities)(nil),             // 147: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 148: google.protobuf.Timestamp
+	(*Member)(nil),                   // 149: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 150: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 151: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 152: forgeyard.v1.Job
+	(*Checkpoint)(nil),               // 153: forgeyard.v1.Checkpoint
+	(*Run)(nil),                      // 154: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 155: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 156: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 157: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 158: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	2,   // 0: forgeyard.v1.CleanupResponse.found:type_name -> forgeyard.v1.Leftover
-	133, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
-	122, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	123, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	146, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
+	135, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	136, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	5,   // 4: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	124, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	134, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	135, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	120, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	121, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	119, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
-	118, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
-	125, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	133, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	137, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	147, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	148, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	133, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	134, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	132, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
+	131, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
+	138, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	146, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	5,   // 14: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	12,  // 15: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
 	17,  // 16: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	135, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	135, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	126, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	127, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	136, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	137, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	138, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	128, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	129, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	135, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	136, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	135, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	133, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	135, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	148, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	148, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	139, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	140, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	149, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	150, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	151, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	141, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	142, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	148, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	149, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	148, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	146, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	148, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	31,  // 31: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	12,  // 32: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	130, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
-	136, // 34: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	139, // 35: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	140, // 36: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	60,  // 37: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	61,  // 38: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	61,  // 39: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	135, // 40: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	135, // 41: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	135, // 42: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	73,  // 43: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	135, // 44: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	133, // 45: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	141, // 46: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	92,  // 47: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	133, // 48: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	97,  // 49: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	99,  // 50: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	92,  // 51: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	135, // 52: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	142, // 53: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	132, // 54: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	133, // 55: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	137, // 56: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	138, // 57: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	135, // 58: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	135, // 59: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	135, // 60: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	135, // 61: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	135, // 62: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	114, // 63: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	133, // 64: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	133, // 65: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	133, // 66: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	131, // 67: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
-	3,   // 68: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	6,   // 69: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	8,   // 70: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	10,  // 71: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	0,   // 72: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
-	24,  // 73: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	26,  // 74: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	28,  // 75: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	30,  // 76: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	32,  // 77: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	34,  // 78: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	13,  // 79: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
-	15,  // 80: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
-	18,  // 81: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
-	36,  // 82: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	38,  // 83: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	40,  // 84: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	20,  // 85: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	22,  // 86: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	42,  // 87: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	44,  // 88: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	46,  // 89: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	47,  // 90: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	48,  // 91: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	49,  // 92: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
-	50,  // 93: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
-	51,  // 94: forgeyard.v1.JobService.ResolveEffect:input_type -> forgeyard.v1.ResolveEffectRequest
-	115, // 95: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	117, // 96: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	54,  // 97: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	56,  // 98: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	57,  // 99: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	64,  // 100: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	69,  // 101: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	66,  // 102: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	68,  // 103: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	71,  // 104: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	74,  // 105: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	76,  // 106: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	78,  // 107: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	80,  // 108: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	81,  // 109: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	58,  // 110: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	62,  // 111: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	84,  // 112: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	86,  // 113: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	88,  // 114: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	90,  // 115: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	93,  // 116: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	95,  // 117: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	98,  // 118: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	100, // 119: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	102, // 120: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	104, // 121: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	106, // 122: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	108, // 123: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	109, // 124: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	111, // 125: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	112, // 126: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	113, // 127: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	4,   // 128: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	7,   // 129: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	9,   // 130: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	11,  // 131: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	1,   // 132: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
-	25,  // 133: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	27,  // 134: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	29,  // 135: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	31,  // 136: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	33,  // 137: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	35,  // 138: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	14,  // 139: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	16,  // 140: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	19,  // 141: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	37,  // 142: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	39,  // 143: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	41,  // 144: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	21,  // 145: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	23,  // 146: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	43,  // 147: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	45,  // 148: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	139, // 149: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	143, // 150: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	53,  // 151: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	52,  // 152: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
-	52,  // 153: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
-	139, // 154: forgeyard.v1.JobService.ResolveEffect:output_type -> forgeyard.v1.Job
-	116, // 155: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	114, // 156: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	55,  // 157: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	140, // 158: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	144, // 159: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	65,  // 160: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	70,  // 161: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	67,  // 162: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	65,  // 163: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	72,  // 164: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	75,  // 165: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	77,  // 166: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	79,  // 167: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	83,  // 168: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	82,  // 169: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	59,  // 170: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	63,  // 171: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	85,  // 172: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	87,  // 173: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	89,  // 174: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	91,  // 175: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	94,  // 176: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	96,  // 177: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	99,  // 178: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	101, // 179: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	103, // 180: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	105, // 181: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	107, // 182: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	108, // 183: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	110, // 184: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	110, // 185: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	110, // 186: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	110, // 187: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	128, // [128:188] is the sub-list for method output_type
-	68,  // [68:128] is the sub-list for method input_type
-	68,  // [68:68] is the sub-list for extension type_name
-	68,  // [68:68] is the sub-list for extension extendee
-	0,   // [0:68] is the sub-list for field type_name
+	143, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
+	149, // 34: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	152, // 35: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	153, // 36: forgeyard.v1.ListCheckpointsResponse.checkpoints:type_name -> forgeyard.v1.Checkpoint
+	153, // 37: forgeyard.v1.CheckpointDetail.checkpoint:type_name -> forgeyard.v1.Checkpoint
+	60,  // 38: forgeyard.v1.CheckpointDoctorResponse.faults:type_name -> forgeyard.v1.CheckpointFault
+	153, // 39: forgeyard.v1.DeleteCheckpointResponse.checkpoint:type_name -> forgeyard.v1.Checkpoint
+	154, // 40: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	73,  // 41: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	74,  // 42: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	74,  // 43: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	148, // 44: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	148, // 45: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	148, // 46: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	86,  // 47: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	148, // 48: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	146, // 49: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	155, // 50: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	105, // 51: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	146, // 52: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	110, // 53: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	112, // 54: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	105, // 55: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	148, // 56: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	156, // 57: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	145, // 58: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	146, // 59: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	150, // 60: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	151, // 61: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	148, // 62: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	148, // 63: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	148, // 64: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	148, // 65: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	148, // 66: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	127, // 67: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	146, // 68: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	146, // 69: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	146, // 70: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	144, // 71: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	3,   // 72: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	6,   // 73: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	8,   // 74: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	10,  // 75: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	0,   // 76: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
+	24,  // 77: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	26,  // 78: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	28,  // 79: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	30,  // 80: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	32,  // 81: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	34,  // 82: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	13,  // 83: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
+	15,  // 84: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
+	18,  // 85: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
+	36,  // 86: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	38,  // 87: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	40,  // 88: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	20,  // 89: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	22,  // 90: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	42,  // 91: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	44,  // 92: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	46,  // 93: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	47,  // 94: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	48,  // 95: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	49,  // 96: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
+	50,  // 97: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
+	51,  // 98: forgeyard.v1.JobService.ResolveEffect:input_type -> forgeyard.v1.ResolveEffectRequest
+	128, // 99: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	130, // 100: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	54,  // 101: forgeyard.v1.CheckpointService.List:input_type -> forgeyard.v1.ListCheckpointsRequest
+	56,  // 102: forgeyard.v1.CheckpointService.Show:input_type -> forgeyard.v1.ShowCheckpointRequest
+	58,  // 103: forgeyard.v1.CheckpointService.Doctor:input_type -> forgeyard.v1.CheckpointDoctorRequest
+	61,  // 104: forgeyard.v1.CheckpointService.Revoke:input_type -> forgeyard.v1.RevokeCheckpointRequest
+	63,  // 105: forgeyard.v1.CheckpointService.Delete:input_type -> forgeyard.v1.DeleteCheckpointRequest
+	65,  // 106: forgeyard.v1.CheckpointService.Open:input_type -> forgeyard.v1.OpenCheckpointRequest
+	67,  // 107: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	69,  // 108: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	70,  // 109: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	77,  // 110: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	82,  // 111: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	79,  // 112: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	81,  // 113: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	84,  // 114: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	87,  // 115: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	89,  // 116: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	91,  // 117: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	93,  // 118: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	94,  // 119: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	71,  // 120: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	75,  // 121: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	97,  // 122: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	99,  // 123: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	101, // 124: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	103, // 125: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	106, // 126: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	108, // 127: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	111, // 128: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	113, // 129: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	115, // 130: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	117, // 131: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	119, // 132: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	121, // 133: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	122, // 134: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	124, // 135: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	125, // 136: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	126, // 137: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	4,   // 138: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	7,   // 139: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	9,   // 140: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	11,  // 141: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	1,   // 142: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
+	25,  // 143: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	27,  // 144: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	29,  // 145: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	31,  // 146: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	33,  // 147: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	35,  // 148: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	14,  // 149: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	16,  // 150: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	19,  // 151: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	37,  // 152: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	39,  // 153: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	41,  // 154: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	21,  // 155: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	23,  // 156: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	43,  // 157: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	45,  // 158: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	152, // 159: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	157, // 160: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	53,  // 161: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	52,  // 162: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
+	52,  // 163: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
+	152, // 164: forgeyard.v1.JobService.ResolveEffect:output_type -> forgeyard.v1.Job
+	129, // 165: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	127, // 166: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	55,  // 167: forgeyard.v1.CheckpointService.List:output_type -> forgeyard.v1.ListCheckpointsResponse
+	57,  // 168: forgeyard.v1.CheckpointService.Show:output_type -> forgeyard.v1.CheckpointDetail
+	59,  // 169: forgeyard.v1.CheckpointService.Doctor:output_type -> forgeyard.v1.CheckpointDoctorResponse
+	62,  // 170: forgeyard.v1.CheckpointService.Revoke:output_type -> forgeyard.v1.RevokeCheckpointResponse
+	64,  // 171: forgeyard.v1.CheckpointService.Delete:output_type -> forgeyard.v1.DeleteCheckpointResponse
+	66,  // 172: forgeyard.v1.CheckpointService.Open:output_type -> forgeyard.v1.OpenCheckpointResponse
+	68,  // 173: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	154, // 174: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	158, // 175: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	78,  // 176: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	83,  // 177: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	80,  // 178: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	78,  // 179: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	85,  // 180: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	88,  // 181: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	90,  // 182: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	92,  // 183: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	96,  // 184: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	95,  // 185: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	72,  // 186: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	76,  // 187: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	98,  // 188: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	100, // 189: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	102, // 190: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	104, // 191: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	107, // 192: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	109, // 193: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	112, // 194: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	114, // 195: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	116, // 196: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	118, // 197: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	120, // 198: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	121, // 199: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	123, // 200: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	123, // 201: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	123, // 202: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	123, // 203: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	138, // [138:204] is the sub-list for method output_type
+	72,  // [72:138] is the sub-list for method input_type
+	72,  // [72:72] is the sub-list for extension type_name
+	72,  // [72:72] is the sub-list for extension extendee
+	0,   // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -8897,9 +9774,9 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   133,
+			NumMessages:   146,
 			NumExtensions: 0,
-			NumServices:   9,
+			NumServices:   10,
 		},
 		GoTypes:           file_forgeyard_v1_node_proto_goTypes,
 		DependencyIndexes: file_forgeyard_v1_node_proto_depIdxs,

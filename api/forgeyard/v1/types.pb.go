@@ -1363,6 +1363,13 @@ type Checkpoint struct {
 	State         string                 `protobuf:"bytes,10,opt,name=state,proto3" json:"state,omitempty"`
 	Progress      string                 `protobuf:"bytes,11,opt,name=progress,proto3" json:"progress,omitempty"`
 	Why           string                 `protobuf:"bytes,12,opt,name=why,proto3" json:"why,omitempty"`
+	JobId         string                 `protobuf:"bytes,13,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	By            string                 `protobuf:"bytes,14,opt,name=by,proto3" json:"by,omitempty"`            // whose word the state is; empty: a rule's
+	Dropped       bool                   `protobuf:"varint,15,opt,name=dropped,proto3" json:"dropped,omitempty"` // its payload is kept no longer
+	Runner        string                 `protobuf:"bytes,16,opt,name=runner,proto3" json:"runner,omitempty"`    // took it
+	Took          *durationpb.Duration   `protobuf:"bytes,17,opt,name=took,proto3" json:"took,omitempty"`
+	Where         *Checkpoint_Place      `protobuf:"bytes,18,opt,name=where,proto3" json:"where,omitempty"` // it was taken
+	Sensitivity   string                 `protobuf:"bytes,19,opt,name=sensitivity,proto3" json:"sensitivity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1477,6 +1484,55 @@ func (x *Checkpoint) GetProgress() string {
 func (x *Checkpoint) GetWhy() string {
 	if x != nil {
 		return x.Why
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetDropped() bool {
+	if x != nil {
+		return x.Dropped
+	}
+	return false
+}
+
+func (x *Checkpoint) GetRunner() string {
+	if x != nil {
+		return x.Runner
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *Checkpoint) GetWhere() *Checkpoint_Place {
+	if x != nil {
+		return x.Where
+	}
+	return nil
+}
+
+func (x *Checkpoint) GetSensitivity() string {
+	if x != nil {
+		return x.Sensitivity
 	}
 	return ""
 }
@@ -3606,6 +3662,107 @@ func (x *Job_HeldDevice) GetHost() string {
 	return ""
 }
 
+// Place is a machine, as far as the state of a program depends on it.
+type Checkpoint_Place struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Os            string                 `protobuf:"bytes,1,opt,name=os,proto3" json:"os,omitempty"`
+	Arch          string                 `protobuf:"bytes,2,opt,name=arch,proto3" json:"arch,omitempty"`
+	Kernel        string                 `protobuf:"bytes,3,opt,name=kernel,proto3" json:"kernel,omitempty"`
+	Libc          string                 `protobuf:"bytes,4,opt,name=libc,proto3" json:"libc,omitempty"`
+	Cpu           []string               `protobuf:"bytes,5,rep,name=cpu,proto3" json:"cpu,omitempty"`
+	Gpus          []string               `protobuf:"bytes,6,rep,name=gpus,proto3" json:"gpus,omitempty"`
+	Tools         []string               `protobuf:"bytes,7,rep,name=tools,proto3" json:"tools,omitempty"`
+	Devices       []string               `protobuf:"bytes,8,rep,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checkpoint_Place) Reset() {
+	*x = Checkpoint_Place{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checkpoint_Place) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checkpoint_Place) ProtoMessage() {}
+
+func (x *Checkpoint_Place) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checkpoint_Place.ProtoReflect.Descriptor instead.
+func (*Checkpoint_Place) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{9, 0}
+}
+
+func (x *Checkpoint_Place) GetOs() string {
+	if x != nil {
+		return x.Os
+	}
+	return ""
+}
+
+func (x *Checkpoint_Place) GetArch() string {
+	if x != nil {
+		return x.Arch
+	}
+	return ""
+}
+
+func (x *Checkpoint_Place) GetKernel() string {
+	if x != nil {
+		return x.Kernel
+	}
+	return ""
+}
+
+func (x *Checkpoint_Place) GetLibc() string {
+	if x != nil {
+		return x.Libc
+	}
+	return ""
+}
+
+func (x *Checkpoint_Place) GetCpu() []string {
+	if x != nil {
+		return x.Cpu
+	}
+	return nil
+}
+
+func (x *Checkpoint_Place) GetGpus() []string {
+	if x != nil {
+		return x.Gpus
+	}
+	return nil
+}
+
+func (x *Checkpoint_Place) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *Checkpoint_Place) GetDevices() []string {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 var File_forgeyard_v1_types_proto protoreflect.FileDescriptor
 
 const file_forgeyard_v1_types_proto_rawDesc = "" +
@@ -3901,7 +4058,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\tdevice_id\x18\x02 \x01(\tR\bdeviceId\x12\x19\n" +
 	"\blease_id\x18\x03 \x01(\tR\aleaseId\x12\x14\n" +
 	"\x05token\x18\x04 \x01(\x04R\x05token\x12\x12\n" +
-	"\x04host\x18\x05 \x01(\tR\x04host\"\xd6\x02\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\"\xe6\x05\n" +
 	"\n" +
 	"Checkpoint\x12#\n" +
 	"\rcheckpoint_id\x18\x01 \x01(\tR\fcheckpointId\x12\x10\n" +
@@ -3917,7 +4074,23 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x05state\x18\n" +
 	" \x01(\tR\x05state\x12\x1a\n" +
 	"\bprogress\x18\v \x01(\tR\bprogress\x12\x10\n" +
-	"\x03why\x18\f \x01(\tR\x03why\"x\n" +
+	"\x03why\x18\f \x01(\tR\x03why\x12\x15\n" +
+	"\x06job_id\x18\r \x01(\tR\x05jobId\x12\x0e\n" +
+	"\x02by\x18\x0e \x01(\tR\x02by\x12\x18\n" +
+	"\adropped\x18\x0f \x01(\bR\adropped\x12\x16\n" +
+	"\x06runner\x18\x10 \x01(\tR\x06runner\x12-\n" +
+	"\x04took\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x04took\x124\n" +
+	"\x05where\x18\x12 \x01(\v2\x1e.forgeyard.v1.Checkpoint.PlaceR\x05where\x12 \n" +
+	"\vsensitivity\x18\x13 \x01(\tR\vsensitivity\x1a\xad\x01\n" +
+	"\x05Place\x12\x0e\n" +
+	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
+	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x16\n" +
+	"\x06kernel\x18\x03 \x01(\tR\x06kernel\x12\x12\n" +
+	"\x04libc\x18\x04 \x01(\tR\x04libc\x12\x10\n" +
+	"\x03cpu\x18\x05 \x03(\tR\x03cpu\x12\x12\n" +
+	"\x04gpus\x18\x06 \x03(\tR\x04gpus\x12\x14\n" +
+	"\x05tools\x18\a \x03(\tR\x05tools\x12\x18\n" +
+	"\adevices\x18\b \x03(\tR\adevices\"x\n" +
 	"\x06Output\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
@@ -4011,7 +4184,7 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Assignment)(nil),              // 1: forgeyard.v1.Assignment
@@ -4051,21 +4224,22 @@ var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Job_LateResult)(nil),          // 35: forgeyard.v1.Job.LateResult
 	(*Job_Candidate)(nil),           // 36: forgeyard.v1.Job.Candidate
 	(*Job_HeldDevice)(nil),          // 37: forgeyard.v1.Job.HeldDevice
-	nil,                             // 38: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 39: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 40: google.protobuf.Duration
+	(*Checkpoint_Place)(nil),        // 38: forgeyard.v1.Checkpoint.Place
+	nil,                             // 39: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 40: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 41: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	39, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	40, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
 	18, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	3,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	39, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	39, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	40, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	40, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
 	2,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
 	1,  // 6: forgeyard.v1.Member.assigned:type_name -> forgeyard.v1.Assignment
 	19, // 7: forgeyard.v1.Assignment.labels:type_name -> forgeyard.v1.Assignment.LabelsEntry
-	40, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	39, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	41, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	40, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
 	20, // 10: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
 	21, // 11: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
 	24, // 12: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
@@ -4074,20 +4248,20 @@ var file_forgeyard_v1_types_proto_depIdxs = []int32{
 	26, // 15: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
 	23, // 16: forgeyard.v1.Capabilities.gpus:type_name -> forgeyard.v1.Capabilities.GPU
 	1,  // 17: forgeyard.v1.Capabilities.assigned:type_name -> forgeyard.v1.Assignment
-	39, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	39, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	40, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	40, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	40, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	39, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	40, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	40, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	41, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	41, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	41, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	40, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
 	6,  // 24: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	40, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	40, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	39, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	39, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	39, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	39, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	39, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	41, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	41, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	40, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	40, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	40, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	40, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	40, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
 	34, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
 	9,  // 33: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
 	10, // 34: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
@@ -4095,43 +4269,45 @@ var file_forgeyard_v1_types_proto_depIdxs = []int32{
 	35, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
 	36, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
 	37, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	40, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	39, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	41, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	40, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
 	33, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
 	31, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
 	32, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
 	30, // 44: forgeyard.v1.Job.suspension:type_name -> forgeyard.v1.Job.Suspension
 	28, // 45: forgeyard.v1.Job.effects:type_name -> forgeyard.v1.Job.Effect
 	29, // 46: forgeyard.v1.Job.committed_steps:type_name -> forgeyard.v1.Job.CommittedStep
-	39, // 47: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	40, // 48: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	39, // 49: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	39, // 50: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	39, // 51: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	39, // 52: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	39, // 53: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	14, // 54: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
-	15, // 55: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
-	40, // 56: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
-	39, // 57: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	38, // 58: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	39, // 59: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	27, // 60: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	39, // 61: forgeyard.v1.Job.Effect.begun:type_name -> google.protobuf.Timestamp
-	39, // 62: forgeyard.v1.Job.Effect.ended:type_name -> google.protobuf.Timestamp
-	10, // 63: forgeyard.v1.Job.CommittedStep.outputs:type_name -> forgeyard.v1.Output
-	39, // 64: forgeyard.v1.Job.CommittedStep.at:type_name -> google.protobuf.Timestamp
-	39, // 65: forgeyard.v1.Job.Suspension.at:type_name -> google.protobuf.Timestamp
-	39, // 66: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
-	40, // 67: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	39, // 68: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	39, // 69: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	39, // 70: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	71, // [71:71] is the sub-list for method output_type
-	71, // [71:71] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	40, // 47: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	41, // 48: forgeyard.v1.Checkpoint.took:type_name -> google.protobuf.Duration
+	38, // 49: forgeyard.v1.Checkpoint.where:type_name -> forgeyard.v1.Checkpoint.Place
+	41, // 50: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	40, // 51: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	40, // 52: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	40, // 53: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	40, // 54: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	40, // 55: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	14, // 56: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	15, // 57: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	41, // 58: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	40, // 59: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	39, // 60: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	40, // 61: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	27, // 62: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	40, // 63: forgeyard.v1.Job.Effect.begun:type_name -> google.protobuf.Timestamp
+	40, // 64: forgeyard.v1.Job.Effect.ended:type_name -> google.protobuf.Timestamp
+	10, // 65: forgeyard.v1.Job.CommittedStep.outputs:type_name -> forgeyard.v1.Output
+	40, // 66: forgeyard.v1.Job.CommittedStep.at:type_name -> google.protobuf.Timestamp
+	40, // 67: forgeyard.v1.Job.Suspension.at:type_name -> google.protobuf.Timestamp
+	40, // 68: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
+	41, // 69: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	40, // 70: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	40, // 71: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	40, // 72: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	73, // [73:73] is the sub-list for method output_type
+	73, // [73:73] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -4145,7 +4321,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -30,6 +30,8 @@ const (
 	SiteServiceName = "forgeyard.v1.SiteService"
 	// JobServiceName is the fully-qualified name of the JobService service.
 	JobServiceName = "forgeyard.v1.JobService"
+	// CheckpointServiceName is the fully-qualified name of the CheckpointService service.
+	CheckpointServiceName = "forgeyard.v1.CheckpointService"
 	// RunServiceName is the fully-qualified name of the RunService service.
 	RunServiceName = "forgeyard.v1.RunService"
 	// ContentServiceName is the fully-qualified name of the ContentService service.
@@ -112,6 +114,21 @@ const (
 	JobServiceListLeasesProcedure = "/forgeyard.v1.JobService/ListLeases"
 	// JobServiceRevokeLeaseProcedure is the fully-qualified name of the JobService's RevokeLease RPC.
 	JobServiceRevokeLeaseProcedure = "/forgeyard.v1.JobService/RevokeLease"
+	// CheckpointServiceListProcedure is the fully-qualified name of the CheckpointService's List RPC.
+	CheckpointServiceListProcedure = "/forgeyard.v1.CheckpointService/List"
+	// CheckpointServiceShowProcedure is the fully-qualified name of the CheckpointService's Show RPC.
+	CheckpointServiceShowProcedure = "/forgeyard.v1.CheckpointService/Show"
+	// CheckpointServiceDoctorProcedure is the fully-qualified name of the CheckpointService's Doctor
+	// RPC.
+	CheckpointServiceDoctorProcedure = "/forgeyard.v1.CheckpointService/Doctor"
+	// CheckpointServiceRevokeProcedure is the fully-qualified name of the CheckpointService's Revoke
+	// RPC.
+	CheckpointServiceRevokeProcedure = "/forgeyard.v1.CheckpointService/Revoke"
+	// CheckpointServiceDeleteProcedure is the fully-qualified name of the CheckpointService's Delete
+	// RPC.
+	CheckpointServiceDeleteProcedure = "/forgeyard.v1.CheckpointService/Delete"
+	// CheckpointServiceOpenProcedure is the fully-qualified name of the CheckpointService's Open RPC.
+	CheckpointServiceOpenProcedure = "/forgeyard.v1.CheckpointService/Open"
 	// RunServiceListProcedure is the fully-qualified name of the RunService's List RPC.
 	RunServiceListProcedure = "/forgeyard.v1.RunService/List"
 	// RunServiceShowProcedure is the fully-qualified name of the RunService's Show RPC.
@@ -1074,6 +1091,210 @@ func (UnimplementedJobServiceHandler) ListLeases(context.Context, *connect.Reque
 
 func (UnimplementedJobServiceHandler) RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.RevokeLease is not implemented"))
+}
+
+// CheckpointServiceClient is a client for the forgeyard.v1.CheckpointService service.
+type CheckpointServiceClient interface {
+	List(context.Context, *connect.Request[v1.ListCheckpointsRequest]) (*connect.Response[v1.ListCheckpointsResponse], error)
+	Show(context.Context, *connect.Request[v1.ShowCheckpointRequest]) (*connect.Response[v1.CheckpointDetail], error)
+	// Doctor says what is wrong with the site's checkpoints, and what helps.
+	Doctor(context.Context, *connect.Request[v1.CheckpointDoctorRequest]) (*connect.Response[v1.CheckpointDoctorResponse], error)
+	Revoke(context.Context, *connect.Request[v1.RevokeCheckpointRequest]) (*connect.Response[v1.RevokeCheckpointResponse], error)
+	Delete(context.Context, *connect.Request[v1.DeleteCheckpointRequest]) (*connect.Response[v1.DeleteCheckpointResponse], error)
+	// Open lets a person read a payload, and has that noted.
+	Open(context.Context, *connect.Request[v1.OpenCheckpointRequest]) (*connect.Response[v1.OpenCheckpointResponse], error)
+}
+
+// NewCheckpointServiceClient constructs a client for the forgeyard.v1.CheckpointService service. By
+// default, it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses,
+// and sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the
+// connect.WithGRPC() or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewCheckpointServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) CheckpointServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	checkpointServiceMethods := v1.File_forgeyard_v1_node_proto.Services().ByName("CheckpointService").Methods()
+	return &checkpointServiceClient{
+		list: connect.NewClient[v1.ListCheckpointsRequest, v1.ListCheckpointsResponse](
+			httpClient,
+			baseURL+CheckpointServiceListProcedure,
+			connect.WithSchema(checkpointServiceMethods.ByName("List")),
+			connect.WithClientOptions(opts...),
+		),
+		show: connect.NewClient[v1.ShowCheckpointRequest, v1.CheckpointDetail](
+			httpClient,
+			baseURL+CheckpointServiceShowProcedure,
+			connect.WithSchema(checkpointServiceMethods.ByName("Show")),
+			connect.WithClientOptions(opts...),
+		),
+		doctor: connect.NewClient[v1.CheckpointDoctorRequest, v1.CheckpointDoctorResponse](
+			httpClient,
+			baseURL+CheckpointServiceDoctorProcedure,
+			connect.WithSchema(checkpointServiceMethods.ByName("Doctor")),
+			connect.WithClientOptions(opts...),
+		),
+		revoke: connect.NewClient[v1.RevokeCheckpointRequest, v1.RevokeCheckpointResponse](
+			httpClient,
+			baseURL+CheckpointServiceRevokeProcedure,
+			connect.WithSchema(checkpointServiceMethods.ByName("Revoke")),
+			connect.WithClientOptions(opts...),
+		),
+		delete: connect.NewClient[v1.DeleteCheckpointRequest, v1.DeleteCheckpointResponse](
+			httpClient,
+			baseURL+CheckpointServiceDeleteProcedure,
+			connect.WithSchema(checkpointServiceMethods.ByName("Delete")),
+			connect.WithClientOptions(opts...),
+		),
+		open: connect.NewClient[v1.OpenCheckpointRequest, v1.OpenCheckpointResponse](
+			httpClient,
+			baseURL+CheckpointServiceOpenProcedure,
+			connect.WithSchema(checkpointServiceMethods.ByName("Open")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// checkpointServiceClient implements CheckpointServiceClient.
+type checkpointServiceClient struct {
+	list   *connect.Client[v1.ListCheckpointsRequest, v1.ListCheckpointsResponse]
+	show   *connect.Client[v1.ShowCheckpointRequest, v1.CheckpointDetail]
+	doctor *connect.Client[v1.CheckpointDoctorRequest, v1.CheckpointDoctorResponse]
+	revoke *connect.Client[v1.RevokeCheckpointRequest, v1.RevokeCheckpointResponse]
+	delete *connect.Client[v1.DeleteCheckpointRequest, v1.DeleteCheckpointResponse]
+	open   *connect.Client[v1.OpenCheckpointRequest, v1.OpenCheckpointResponse]
+}
+
+// List calls forgeyard.v1.CheckpointService.List.
+func (c *checkpointServiceClient) List(ctx context.Context, req *connect.Request[v1.ListCheckpointsRequest]) (*connect.Response[v1.ListCheckpointsResponse], error) {
+	return c.list.CallUnary(ctx, req)
+}
+
+// Show calls forgeyard.v1.CheckpointService.Show.
+func (c *checkpointServiceClient) Show(ctx context.Context, req *connect.Request[v1.ShowCheckpointRequest]) (*connect.Response[v1.CheckpointDetail], error) {
+	return c.show.CallUnary(ctx, req)
+}
+
+// Doctor calls forgeyard.v1.CheckpointService.Doctor.
+func (c *checkpointServiceClient) Doctor(ctx context.Context, req *connect.Request[v1.CheckpointDoctorRequest]) (*connect.Response[v1.CheckpointDoctorResponse], error) {
+	return c.doctor.CallUnary(ctx, req)
+}
+
+// Revoke calls forgeyard.v1.CheckpointService.Revoke.
+func (c *checkpointServiceClient) Revoke(ctx context.Context, req *connect.Request[v1.RevokeCheckpointRequest]) (*connect.Response[v1.RevokeCheckpointResponse], error) {
+	return c.revoke.CallUnary(ctx, req)
+}
+
+// Delete calls forgeyard.v1.CheckpointService.Delete.
+func (c *checkpointServiceClient) Delete(ctx context.Context, req *connect.Request[v1.DeleteCheckpointRequest]) (*connect.Response[v1.DeleteCheckpointResponse], error) {
+	return c.delete.CallUnary(ctx, req)
+}
+
+// Open calls forgeyard.v1.CheckpointService.Open.
+func (c *checkpointServiceClient) Open(ctx context.Context, req *connect.Request[v1.OpenCheckpointRequest]) (*connect.Response[v1.OpenCheckpointResponse], error) {
+	return c.open.CallUnary(ctx, req)
+}
+
+// CheckpointServiceHandler is an implementation of the forgeyard.v1.CheckpointService service.
+type CheckpointServiceHandler interface {
+	List(context.Context, *connect.Request[v1.ListCheckpointsRequest]) (*connect.Response[v1.ListCheckpointsResponse], error)
+	Show(context.Context, *connect.Request[v1.ShowCheckpointRequest]) (*connect.Response[v1.CheckpointDetail], error)
+	// Doctor says what is wrong with the site's checkpoints, and what helps.
+	Doctor(context.Context, *connect.Request[v1.CheckpointDoctorRequest]) (*connect.Response[v1.CheckpointDoctorResponse], error)
+	Revoke(context.Context, *connect.Request[v1.RevokeCheckpointRequest]) (*connect.Response[v1.RevokeCheckpointResponse], error)
+	Delete(context.Context, *connect.Request[v1.DeleteCheckpointRequest]) (*connect.Response[v1.DeleteCheckpointResponse], error)
+	// Open lets a person read a payload, and has that noted.
+	Open(context.Context, *connect.Request[v1.OpenCheckpointRequest]) (*connect.Response[v1.OpenCheckpointResponse], error)
+}
+
+// NewCheckpointServiceHandler builds an HTTP handler from the service implementation. It returns
+// the path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewCheckpointServiceHandler(svc CheckpointServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	checkpointServiceMethods := v1.File_forgeyard_v1_node_proto.Services().ByName("CheckpointService").Methods()
+	checkpointServiceListHandler := connect.NewUnaryHandler(
+		CheckpointServiceListProcedure,
+		svc.List,
+		connect.WithSchema(checkpointServiceMethods.ByName("List")),
+		connect.WithHandlerOptions(opts...),
+	)
+	checkpointServiceShowHandler := connect.NewUnaryHandler(
+		CheckpointServiceShowProcedure,
+		svc.Show,
+		connect.WithSchema(checkpointServiceMethods.ByName("Show")),
+		connect.WithHandlerOptions(opts...),
+	)
+	checkpointServiceDoctorHandler := connect.NewUnaryHandler(
+		CheckpointServiceDoctorProcedure,
+		svc.Doctor,
+		connect.WithSchema(checkpointServiceMethods.ByName("Doctor")),
+		connect.WithHandlerOptions(opts...),
+	)
+	checkpointServiceRevokeHandler := connect.NewUnaryHandler(
+		CheckpointServiceRevokeProcedure,
+		svc.Revoke,
+		connect.WithSchema(checkpointServiceMethods.ByName("Revoke")),
+		connect.WithHandlerOptions(opts...),
+	)
+	checkpointServiceDeleteHandler := connect.NewUnaryHandler(
+		CheckpointServiceDeleteProcedure,
+		svc.Delete,
+		connect.WithSchema(checkpointServiceMethods.ByName("Delete")),
+		connect.WithHandlerOptions(opts...),
+	)
+	checkpointServiceOpenHandler := connect.NewUnaryHandler(
+		CheckpointServiceOpenProcedure,
+		svc.Open,
+		connect.WithSchema(checkpointServiceMethods.ByName("Open")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/forgeyard.v1.CheckpointService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case CheckpointServiceListProcedure:
+			checkpointServiceListHandler.ServeHTTP(w, r)
+		case CheckpointServiceShowProcedure:
+			checkpointServiceShowHandler.ServeHTTP(w, r)
+		case CheckpointServiceDoctorProcedure:
+			checkpointServiceDoctorHandler.ServeHTTP(w, r)
+		case CheckpointServiceRevokeProcedure:
+			checkpointServiceRevokeHandler.ServeHTTP(w, r)
+		case CheckpointServiceDeleteProcedure:
+			checkpointServiceDeleteHandler.ServeHTTP(w, r)
+		case CheckpointServiceOpenProcedure:
+			checkpointServiceOpenHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedCheckpointServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedCheckpointServiceHandler struct{}
+
+func (UnimplementedCheckpointServiceHandler) List(context.Context, *connect.Request[v1.ListCheckpointsRequest]) (*connect.Response[v1.ListCheckpointsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.CheckpointService.List is not implemented"))
+}
+
+func (UnimplementedCheckpointServiceHandler) Show(context.Context, *connect.Request[v1.ShowCheckpointRequest]) (*connect.Response[v1.CheckpointDetail], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.CheckpointService.Show is not implemented"))
+}
+
+func (UnimplementedCheckpointServiceHandler) Doctor(context.Context, *connect.Request[v1.CheckpointDoctorRequest]) (*connect.Response[v1.CheckpointDoctorResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.CheckpointService.Doctor is not implemented"))
+}
+
+func (UnimplementedCheckpointServiceHandler) Revoke(context.Context, *connect.Request[v1.RevokeCheckpointRequest]) (*connect.Response[v1.RevokeCheckpointResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.CheckpointService.Revoke is not implemented"))
+}
+
+func (UnimplementedCheckpointServiceHandler) Delete(context.Context, *connect.Request[v1.DeleteCheckpointRequest]) (*connect.Response[v1.DeleteCheckpointResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.CheckpointService.Delete is not implemented"))
+}
+
+func (UnimplementedCheckpointServiceHandler) Open(context.Context, *connect.Request[v1.OpenCheckpointRequest]) (*connect.Response[v1.OpenCheckpointResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.CheckpointService.Open is not implemented"))
 }
 
 // RunServiceClient is a client for the forgeyard.v1.RunService service.
