@@ -68,7 +68,7 @@ func (c *Cache) Committed(ctx context.Context, name string, id ID) (int64, bool,
 	}
 	defer func() { _ = f.Close() }() // Sync has spoken
 	if err := f.Sync(); err != nil {
-		return 0, false, forgeyard.E("upload", forgeyard.Other, err)
+		return 0, false, fileErr(err)
 	}
 	st, err := f.Stat()
 	if err != nil {
@@ -138,14 +138,14 @@ func (c *Cache) begin(path string, id ID, offset int64) (*Upload, error) {
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, forgeyard.E(op, forgeyard.Other, err)
+		return nil, fileErr(err)
 	}
 	if err = f.Truncate(offset); err == nil {
 		_, err = f.Seek(offset, io.SeekStart)
 	}
 	if err != nil {
 		_ = f.Close() // the first error counts
-		return nil, forgeyard.E(op, forgeyard.Other, err)
+		return nil, fileErr(err)
 	}
 	return &Upload{c: c, id: id, path: path, f: f, at: offset, resumed: offset > 0}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/internal/durable"
 )
 
 // folder keeps outputs and entries on this machine:
@@ -83,11 +84,11 @@ func (f folder) entry(action []byte, e entry) error {
 
 func (f folder) write(path string, fill func(io.Writer) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return forgeyard.E("gocache", forgeyard.Other, err)
+		return f.failed(err)
 	}
 	t, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
-		return forgeyard.E("gocache", forgeyard.Other, err)
+		return f.failed(err)
 	}
 	err = fill(t)
 	if err = errors.Join(err, t.Close()); err == nil {
@@ -95,9 +96,17 @@ func (f folder) write(path string, fill func(io.Writer) error) error {
 	}
 	if err != nil {
 		_ = os.Remove(t.Name()) // or a trim does
-		return err
+		return f.failed(err)
 	}
 	return nil
+}
+
+// failed types the error of a write.
+func (f folder) failed(err error) error {
+	if durable.Full(err) {
+		return forgeyard.E("gocache", forgeyard.NoSpace, err).WithHint("free space on the disk of %s, or remove that folder: it is only a cache", f.dir)
+	}
+	return forgeyard.E("gocache", forgeyard.Other, err)
 }
 
 // trim removes what was not used for long, once a day.

@@ -9,6 +9,7 @@ package cborx
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 
 	"github.com/fxamacker/cbor/v2"
@@ -63,10 +64,15 @@ func Marshal(v any) []byte {
 
 // Unmarshal decodes b into v, strictly.
 func Unmarshal(b []byte, v any) error {
-	if err := dec.Unmarshal(b, v); err != nil {
-		return forgeyard.E("decode", forgeyard.Invalid, err)
+	err := dec.Unmarshal(b, v)
+	if err == nil {
+		return nil
 	}
-	return nil
+	out := forgeyard.E("decode", forgeyard.Invalid, err)
+	if unknown := (*cbor.UnknownFieldError)(nil); errors.As(err, &unknown) {
+		return out.WithHint("a newer version of the program wrote this: upgrade the one that reads it")
+	}
+	return out
 }
 
 // UnmarshalCanonical also refuses bytes that v would not encode to. Use it

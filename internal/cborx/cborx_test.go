@@ -1,6 +1,8 @@
 package cborx
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +44,18 @@ func TestStrictness(t *testing.T) {
 		var s sample
 		if forgeyard.KindOf(UnmarshalCanonical(b, &s)) != forgeyard.Invalid {
 			t.Errorf("%s was accepted", name)
+		}
+	}
+}
+
+// What a newer version wrote says what to do about it; what is no encoding at all does not
+// blame versions.
+func TestNewerFieldHasANextStep(t *testing.T) {
+	for b, want := range map[string]bool{"\xa1\x09\x01": true, "\xa2\x01\x01\x01\x02": false, "\xff": false} {
+		var s sample
+		var e *forgeyard.Error
+		if err := Unmarshal([]byte(b), &s); !errors.As(err, &e) || strings.Contains(e.Hint, "upgrade") != want {
+			t.Errorf("%x: %v", b, err)
 		}
 	}
 }

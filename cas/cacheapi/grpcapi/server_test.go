@@ -2,6 +2,7 @@ package grpcapi_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -52,14 +54,15 @@ func serve(t *testing.T) *client {
 
 func serveOn(t *testing.T, cfg disk.Config) *client {
 	t.Helper()
-	cfg.Dir, cfg.NoSync = t.TempDir(), true
+	dir := cmp.Or(cfg.Dir, t.TempDir())
+	cfg.Dir, cfg.NoSync = filepath.Join(dir, "cas"), true
 	s, err := disk.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() }) // nothing of it is kept
 	c := &client{t: t, free: 1 << 40, read: strings.Repeat("11", 32), write: strings.Repeat("22", 32)}
-	if c.cache, err = cacheapi.New(cacheapi.Config{Store: s, Names: s, Dir: t.TempDir(), Keep: time.Hour, Free: func() (int64, error) { return c.free, nil }}); err != nil {
+	if c.cache, err = cacheapi.New(cacheapi.Config{Store: s, Names: s, Dir: filepath.Join(dir, "uploads"), Keep: time.Hour, Free: func() (int64, error) { return c.free, nil }}); err != nil {
 		t.Fatal(err)
 	}
 	tokens, err := cacheapi.ParseTokens("read " + c.read + "\nwrite " + c.write)
