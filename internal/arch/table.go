@@ -59,7 +59,7 @@ var table = []line{
 	{dir: "cas/cacheapi"},
 	{dir: "cas/cacheapi/grpcapi"},
 	{dir: "cas/cacheapi/httpapi"},
-	{dir: "cas/gocache", only: []string{"."}},
+	{dir: "cas/gocache", only: []string{".", "internal/durable"}},
 	{dir: "lease", pure: true},
 	{dir: "checkpoint", pure: true},
 	{dir: "checkpoint/cursor", pure: true},
