@@ -30,6 +30,7 @@ import (
 type ahead struct {
 	may   atomic.Pointer[func() bool] // this node leads, and others vote; nil: never
 	moved *sync.Cond                  // on guardedStore.mu: logs became less, or the store failed
+	work  *preparer                   // what the state machine does meanwhile; nil: nothing
 
 	// guarded by guardedStore.mu
 	logs    []*raft.Log // in the order of their indexes, without a hole
@@ -69,6 +70,9 @@ func (s *guardedStore) catchUp() {
 		s.mu.Lock()
 		batch := slices.Clip(s.ahead.logs)
 		s.ahead.writing = len(batch) > 0
+		if p := s.ahead.work; p != nil && len(batch) > 0 && s.failed == nil && p.take(batch) {
+			s.writes.Go(p.run) // close waits for it too
+		}
 		s.mu.Unlock()
 		if len(batch) == 0 {
 			return

@@ -34,8 +34,9 @@
 // Goroutines of a Group: supervise owns the current instance (start, stop,
 // rebuild); each instance has watchLeadership, for its transport relay, lossWatch's
 // run and those of package carry, and in its store catchUp while something is
-// ahead of the disk, and in its log one that makes the next segment; each mark has one that hashes the state it captured; the shared
-// layer has accept; Confirm starts rounds on demand.
+// ahead of the disk, with a preparer's run beside it, and in its log one that makes the next
+// segment; each mark has one that hashes the state it captured; the shared layer has accept;
+// Confirm starts rounds on demand.
 // hashicorp/raft's own: main loop, FSM, snapshots, two per follower. Stop order:
 // refuse new proposals, let pending ones end, close connections, stop raft,
 // write what is ahead, close stores.

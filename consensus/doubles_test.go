@@ -568,6 +568,8 @@ type resident struct {
 
 	mu     sync.Mutex
 	events []Event
+
+	foresight *foresight // when set, it stands before fsm
 }
 
 type townOption func(i int, cfg *Config)
@@ -672,6 +674,9 @@ func (r *resident) open() {
 	r.town.t.Helper()
 	r.fsm = &notebook{refused: r.refused}
 	r.cfg.FSM = r.fsm
+	if r.foresight != nil {
+		r.foresight.notebook, r.cfg.FSM = r.fsm, r.foresight
+	}
 	if r.town.x != nil {
 		r.cfg.Layer = r.town.x.port(r.id)
 	}

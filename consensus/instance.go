@@ -174,6 +174,9 @@ func (in *instance) start() (err error) {
 	if err != nil {
 		return err
 	}
+	if to, ok := g.machine.fsm.(Preparer); ok {
+		in.store.prepares(&preparer{m: g.machine, to: to})
+	}
 	ahead, follows := in.leadsOthers, in.follows
 	in.store.ahead.may.Store(&ahead)
 	in.store.follows.Store(&follows)

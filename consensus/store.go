@@ -216,6 +216,13 @@ func (s *guardedStore) judge(err error) error {
 	return err
 }
 
+// prepares names what the state machine does with a leader's entries while they are written.
+func (s *guardedStore) prepares(p *preparer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead.work = p
+}
+
 // failure is what condemned the store, or nil.
 func (s *guardedStore) failure() error {
 	s.mu.Lock()

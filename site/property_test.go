@@ -464,3 +464,25 @@ func BenchmarkApply(b *testing.B) {
 		c.must(Cancel{Job: last})
 	}
 }
+
+// Two commands that one state is given make two states that have nothing in common that
+// either could change: a leader works out what may come next while something else is applied.
+func TestBranchesStayApart(t *testing.T) {
+	for seed := range uint64(12) {
+		c := newChaos(seed)
+		for range 150 {
+			index := c.index + 1
+			whole := c.s.Hash()
+			left, _ := c.s.Apply(index, c.raw(c.body()))
+			was := left.Hash()
+			right, _ := c.s.Apply(index, c.raw(c.body()))
+			if left.Hash() != was || c.s.Hash() != whole {
+				t.Fatalf("seed %d, entry %d: a state was changed by a command that another one was given", seed, index)
+			}
+			c.index, c.s = index, left
+			if c.r.IntN(2) == 0 {
+				c.s = right
+			}
+		}
+	}
+}

@@ -26,6 +26,8 @@ type Replica struct {
 
 	held bool // shown stays; of the goroutine that calls the consensus.StateMachine
 
+	ahead outcomes
+
 	mu      sync.Mutex
 	changed chan struct{}
 	observe []func(Applied)
@@ -69,19 +71,17 @@ func (r *Replica) Changed() <-chan struct{} {
 
 // Apply implements consensus.StateMachine.
 func (r *Replica) Apply(e consensus.Entry) any {
-	before := r.state.Load()
-	cmd, unread := site.Decode(e.Data)
-	next, reply := before.ApplyCommand(e.Index, e.Term, cmd, unread)
-	if err := next.Readable(); err != nil {
+	o := r.ahead.outcome(r.state.Load(), e)
+	if err := o.next.Readable(); err != nil {
 		return &consensus.Halt{Err: err} // the voters went on without this program (07§206)
 	}
-	r.set(next)
-	if unread == nil {
+	r.set(o.next)
+	if o.unread == nil {
 		for _, f := range r.observe {
-			f(Applied{Index: e.Index, Live: e.Live, Command: cmd, Reply: reply, Before: before, State: next})
+			f(Applied{Index: e.Index, Live: e.Live, Command: o.command, Reply: o.reply, Before: o.before, State: o.next})
 		}
 	}
-	return reply
+	return o.reply
 }
 
 func (r *Replica) set(s *site.State) {
