@@ -133,3 +133,24 @@ func TestLedgerIsBounded(t *testing.T) {
 	}
 	c.must(EffectOutcome{Authority: a, Key: "k7", State: EffectDone, Evidence: []byte("receipt")})
 }
+
+// However a job came to wait in the queue, its next epoch is not granted while only a person
+// can tell what an earlier one did.
+func TestNoOfferOverAnEffect(t *testing.T) {
+	rules := job.EffectRules{Keys: []job.EffectDecl{{Key: "told", Policy: job.EffectReconcile, Reconcile: []string{"there"}}}}
+	j := Job{Status: job.Queued, Epoch: 1, Spec: job.Spec{Effects: job.EffectsProtected, EffectRules: rules}}
+	for why, c := range map[string]struct {
+		e    Effect
+		free bool
+	}{
+		"a command can tell":    {Effect{Key: "told", Epoch: 1, State: EffectOpen}, true},
+		"the command could not": {Effect{Key: "told", Epoch: 1, State: EffectUnknown}, false},
+		"there is no command":   {Effect{Key: "other", Epoch: 1, State: EffectOpen}, false},
+		"it is known":           {Effect{Key: "other", Epoch: 1, State: EffectAborted}, true},
+	} {
+		j.Effects = []Effect{c.e}
+		if err := (&State{}).Offerable(j, 0); (err == nil) != c.free {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+}

@@ -298,9 +298,12 @@ func TestPublishOnceWhereverKilled(t *testing.T) {
 // looked. The registry has seen the higher token, and refuses it.
 func TestLateRequestIsFenced(t *testing.T) {
 	p := newPublisher(t)
-	let, arrived := make(chan struct{}), make(chan struct{})
-	var first sync.Once
+	let, arrived, decided := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var first, last sync.Once
 	p.reg.Hook = func(point, name string) {
+		if point == "stored" && name == "c" {
+			last.Do(func() { close(decided) })
+		}
 		if point != "received" || name != "c" {
 			return
 		}
@@ -326,6 +329,10 @@ func TestLateRequestIsFenced(t *testing.T) {
 		t.Fatalf("%+v", p.now().Effects)
 	}
 	close(let)
+	<-decided
+	if n := p.reg.Stored()["c"]; n != 0 {
+		t.Fatalf("a request of the old epoch was carried out after the new one had looked: %d", n)
+	}
 	if p.epoch() != 0 {
 		t.Fatal("the new epoch fails")
 	}
