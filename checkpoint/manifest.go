@@ -52,6 +52,7 @@ type Manifest struct {
 	Progress    Progress            `cbor:"18,keyasint"`
 	Runner      forgeyard.RunnerID  `cbor:"19,keyasint"`           // who took it: a compromised runner's checkpoints can be found (69§60)
 	Machine     *machine.Facts      `cbor:"20,keyasint,omitempty"` // of version 2
+	Pieces      bool                `cbor:"30,keyasint,omitempty"` // files above a block are trees of pieces in the payload, which only the marker tells from folders
 }
 
 // Binding is what the site knows of the execution that took a checkpoint.
@@ -61,6 +62,7 @@ type Binding struct {
 	OS, Arch    string
 	Machine     *machine.Facts // nil: a manifest of version 1 is written, for a site that has programs which read no other
 	Sensitivity Sensitivity    // "": Internal
+	Pieces      bool           // see Manifest
 }
 
 // NewManifest binds a checked marker and its stored payload.
@@ -76,7 +78,7 @@ func NewManifest(m Marker, payload forgeyard.Digest, b Binding) (Manifest, error
 		Version: oldestManifest, Job: a.Job, Attempt: a.Attempt, Epoch: a.Fence.Epoch, Seq: m.Seq, Runner: a.Runner,
 		Spec: a.Spec, Contract: b.Contract, OS: b.OS, Arch: b.Arch,
 		Payload: payload, Bytes: m.Bytes(), Files: len(m.Files), Marker: m.Digest(),
-		Consistency: m.Consistency, Format: m.Format, Sensitivity: b.Sensitivity, Progress: m.Progress,
+		Consistency: m.Consistency, Format: m.Format, Sensitivity: b.Sensitivity, Progress: m.Progress, Pieces: b.Pieces,
 	}
 	if b.Machine != nil {
 		man.Version, man.Machine = ManifestVersion, b.Machine

@@ -33,7 +33,7 @@ func newCheckpointer(x *execution) *checkpointer {
 }
 
 func (c *checkpointer) expect(f runner.Folders) capture.Expect {
-	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last, Secrets: f.Secrets, Open: c.x.openEffects(), MayBeOpen: c.x.mayBeOpen}
+	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last, Secrets: f.Secrets, Open: c.x.openEffects(), MayBeOpen: c.x.mayBeOpen, Pieces: c.x.n.allows(site.FormatPieces)}
 }
 
 // Poll implements runner.Checkpointer.

@@ -48,6 +48,8 @@ const (
 	FormatAssigned Format = 2
 	// FormatLogParts is the first whose programs read packed parts of logs.
 	FormatLogParts Format = 2
+	// FormatPieces is the first whose programs read checkpoints with files in pieces.
+	FormatPieces Format = 2
 	// FormatCheckpoints is the first in which checkpoints are revoked and let go, and a manifest
 	// says on what kind of machine it was taken.
 	FormatCheckpoints Format = 2

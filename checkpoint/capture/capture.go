@@ -20,6 +20,7 @@ package capture
 import (
 	"fmt"
 	"runtime"
+	"slices"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
@@ -54,6 +55,7 @@ type Expect struct {
 	Progress    checkpoint.Progress      // for IngestExit: the last heartbeat
 	Sensitivity checkpoint.Sensitivity   // "": internal
 	OS, Arch    string                   // ""; this machine's
+	Pieces      bool                     // every program of the site reads files that are kept in pieces
 	MayBeOpen   func(effect string) bool // see checkpoint.Current
 	Open        []string                 // likewise
 }
@@ -62,8 +64,9 @@ func (e Expect) current() checkpoint.Current {
 	return checkpoint.Current{Attempt: e.Authority.Attempt, Epoch: e.Authority.Fence.Epoch, LastSeq: e.LastSeq, MayBeOpen: e.MayBeOpen, Open: e.Open}
 }
 
-func (e Expect) binding() checkpoint.Binding {
-	b := checkpoint.Binding{Authority: e.Authority, Contract: e.Contract.ID, OS: e.OS, Arch: e.Arch, Sensitivity: e.Sensitivity}
+func (e Expect) binding(m checkpoint.Marker) checkpoint.Binding {
+	large := func(f checkpoint.File) bool { return f.Size > cas.BlockSize }
+	b := checkpoint.Binding{Pieces: e.Pieces && slices.ContainsFunc(m.Files, large), Authority: e.Authority, Contract: e.Contract.ID, OS: e.OS, Arch: e.Arch, Sensitivity: e.Sensitivity}
 	if b.OS == "" {
 		b.OS = runtime.GOOS
 	}

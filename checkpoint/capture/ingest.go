@@ -254,7 +254,7 @@ func (in *intake) exit(m checkpoint.Marker, listing []seen) (Ingested, error) {
 		return Ingested{}, err
 	}
 	for i := range m.Files {
-		m.Files[i].BLAKE3 = refs[m.Files[i].Path].Digest
+		m.Files[i].BLAKE3 = refs[m.Files[i].Path].whole.Digest
 	}
 	if f := checkpoint.CheckMarker(m, m.Seq, in.expect.current(), in.expect.Contract, entries(listing)); !f.OK() {
 		return Ingested{}, f.Err("ingest")
@@ -262,12 +262,26 @@ func (in *intake) exit(m checkpoint.Marker, listing []seen) (Ingested, error) {
 	return in.finish(m, listing, refs)
 }
 
+// kept is a file in the store: whole, or as a tree of pieces.
+type kept struct {
+	whole  cas.Ref
+	pieces cas.Ref // zero: it is a blob
+}
+
+// entry is the file's in the tree of its directory.
+func (k kept) entry(name string, exec bool) cas.Entry {
+	if p := k.pieces; !p.Digest.IsZero() {
+		return cas.Entry{Name: name, Kind: cas.Dir, Size: p.Size, Digest: p.Digest, Manifest: p.Manifest}
+	}
+	return cas.Entry{Name: name, Kind: cas.File, Exec: exec, Size: k.whole.Size, Digest: k.whole.Digest, Manifest: k.whole.Manifest}
+}
+
 // files stores every regular file of the listing and writes into the listing what it
 // was stored as. With want, other bytes are refused.
-func (in *intake) files(listing []seen, want map[string]forgeyard.Digest) (map[string]cas.Ref, error) {
+func (in *intake) files(listing []seen, want map[string]forgeyard.Digest) (map[string]kept, error) {
 	g, ctx := errgroup.WithContext(in.ctx)
 	g.SetLimit(storeWorkers)
-	refs := make([]cas.Ref, len(listing))
+	refs := make([]kept, len(listing))
 	for i, s := range listing {
 		if s.Kind == checkpoint.Regular {
 			g.Go(func() (err error) {
@@ -279,40 +293,47 @@ func (in *intake) files(listing []seen, want map[string]forgeyard.Digest) (map[s
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	byPath := map[string]cas.Ref{}
+	byPath := map[string]kept{}
 	for i, s := range listing {
 		if s.Kind == checkpoint.Regular {
-			listing[i].BLAKE3, listing[i].Size = refs[i].Digest, refs[i].Size
+			listing[i].BLAKE3, listing[i].Size = refs[i].whole.Digest, refs[i].whole.Size
 			byPath[s.Path] = refs[i]
 		}
 	}
 	return byPath, nil
 }
 
-func (in *intake) file(ctx context.Context, s seen, want forgeyard.Digest) (cas.Ref, error) {
+func (in *intake) file(ctx context.Context, s seen, want forgeyard.Digest) (k kept, err error) {
 	f, err := open(in.root, s)
 	if err != nil {
-		return cas.Ref{}, err
+		return kept{}, err
 	}
 	defer f.Close()
 	// One byte more than was listed shows growth without following it for ever.
 	sc := newScanner(io.LimitReader(f, s.Size+1), in.needles)
-	ref, err := in.store.Put(ctx, sc, cas.PutOptions{Class: cas.Durable, Expect: want, Size: s.Size, Owner: in.owner})
+	if s.Size > cas.BlockSize && in.expect.Pieces {
+		k.pieces, k.whole, err = in.pieces(ctx, sc)
+		if err == nil && !want.IsZero() && k.whole.Digest != want {
+			err = forgeyard.Errorf("ingest", forgeyard.Corrupt, "%q is %s", s.Path, k.whole.Digest.Short())
+		}
+	} else {
+		k.whole, err = in.store.Put(ctx, sc, cas.PutOptions{Class: cas.Durable, Expect: want, Size: s.Size, Owner: in.owner})
+	}
 	switch {
 	case sc.found:
-		return cas.Ref{}, secretFinding().Err("ingest")
+		return kept{}, secretFinding().Err("ingest")
 	case forgeyard.KindOf(err) == forgeyard.Corrupt:
-		return cas.Ref{}, refuse(checkpoint.Corrupt, checkpoint.CodeDigest, "\""+forgeyard.Clip(s.Path, 80)+"\" does not have the bytes that the marker names")
+		return kept{}, refuse(checkpoint.Corrupt, checkpoint.CodeDigest, "\""+forgeyard.Clip(s.Path, 80)+"\" does not have the bytes that the marker names")
 	case err != nil:
-		return cas.Ref{}, err
-	case ref.Size != s.Size:
-		return cas.Ref{}, changed(s.Path, nil)
+		return kept{}, err
+	case k.whole.Size != s.Size:
+		return kept{}, changed(s.Path, nil)
 	}
-	return ref, nil
+	return k, nil
 }
 
 // finish stores trees, marker and manifest, and pins them.
-func (in *intake) finish(m checkpoint.Marker, listing []seen, refs map[string]cas.Ref) (Ingested, error) {
+func (in *intake) finish(m checkpoint.Marker, listing []seen, refs map[string]kept) (Ingested, error) {
 	if n := len(m.Encode()); n > checkpoint.MaxMarkerBytes {
 		return Ingested{}, checkpoint.Finding{Verdict: checkpoint.Incompatible, Code: checkpoint.CodeFiles, Detail: fmt.Sprintf("the marker has %d bytes, the bound is %d", n, checkpoint.MaxMarkerBytes)}.Err("ingest")
 	}
@@ -320,7 +341,7 @@ func (in *intake) finish(m checkpoint.Marker, listing []seen, refs map[string]ca
 	if err != nil {
 		return Ingested{}, err
 	}
-	man, err := checkpoint.NewManifest(m, tree.Digest, in.expect.binding())
+	man, err := checkpoint.NewManifest(m, tree.Digest, in.expect.binding(m))
 	if err != nil {
 		return Ingested{}, err
 	}
@@ -345,7 +366,7 @@ func (in *intake) bytes(b []byte) (cas.Ref, error) {
 
 // tree makes the payload's tree of what was stored. Directories deepest first, so that
 // each is named before the one that holds it.
-func (in *intake) tree(m checkpoint.Marker, listing []seen, refs map[string]cas.Ref) (cas.Ref, error) {
+func (in *intake) tree(m checkpoint.Marker, listing []seen, refs map[string]kept) (cas.Ref, error) {
 	dirs := map[string]*cas.Tree{".": {}}
 	ensure := func(d string) {
 		for ; dirs[d] == nil; d = path.Dir(d) {
@@ -360,8 +381,7 @@ func (in *intake) tree(m checkpoint.Marker, listing []seen, refs map[string]cas.
 	for _, f := range m.Files {
 		d := path.Dir(f.Path)
 		ensure(d)
-		r := refs[f.Path]
-		dirs[d].Entries = append(dirs[d].Entries, cas.Entry{Name: path.Base(f.Path), Kind: cas.File, Exec: f.Mode.Exec(), Size: r.Size, Digest: r.Digest, Manifest: r.Manifest})
+		dirs[d].Entries = append(dirs[d].Entries, refs[f.Path].entry(path.Base(f.Path), f.Mode.Exec()))
 	}
 	order := make([]string, 0, len(dirs))
 	for d := range dirs {
@@ -372,11 +392,7 @@ func (in *intake) tree(m checkpoint.Marker, listing []seen, refs map[string]cas.
 	for _, d := range order {
 		t := dirs[d]
 		t.Sort()
-		b, err := t.Encode()
-		if err != nil {
-			return cas.Ref{}, err
-		}
-		r, err := in.bytes(b)
+		r, err := in.treeOf(*t)
 		if err != nil || d == "." {
 			return r, err
 		}

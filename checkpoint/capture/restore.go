@@ -31,7 +31,7 @@ func LoadManifest(ctx context.Context, store cas.Store, id forgeyard.Digest) (ch
 
 // Restore puts the payload of a manifest at dst, which must not exist: verified, synced,
 // renamed into place, read-only (tree.Remove takes it away). On any error dst is absent. The content must be in the
-// local store; fetching is the caller's. Errors: Corrupt (quarantine this checkpoint, go
+// local store, with the marker of one that has files in pieces; fetching is the caller's. Errors: Corrupt (quarantine this checkpoint, go
 // on with the one before), NotFound (a piece is not here), Conflict (dst exists), and
 // what the disk says.
 func Restore(ctx context.Context, store cas.Store, m checkpoint.Manifest, dst string) (err error) {
@@ -70,13 +70,26 @@ type restorer struct {
 	dirs     []string // parents first
 	bytes    int64
 	files    int
+	inPieces map[string]checkpoint.File // what is a directory in the tree, and a file in the marker
+	open     joiner
 }
 
 func (r *restorer) all() error {
 	m := r.manifest
+	if err := r.readMarker(); err != nil {
+		return err
+	}
 	// One more of each than was promised shows the lie without following it.
 	limits := tree.Limits{MaxFiles: maxEntries, MaxBytes: m.Bytes + 1}
+	if r.inPieces != nil {
+		limits.MaxFiles += m.Bytes/int64(cas.ByContent.Least) + 3*int64(m.Files) // its pieces, and their last ones and folders
+	}
 	err := tree.Walk(r.ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(r.store), limits, r.visit)
+	if err == nil {
+		err = r.end()
+	} else if r.open.f != nil {
+		err = errors.Join(err, r.open.f.Close())
+	}
 	switch forgeyard.KindOf(err) {
 	case forgeyard.Limit, forgeyard.Invalid:
 		return forgeyard.E("payload", forgeyard.Corrupt, err)
@@ -96,13 +109,44 @@ func (r *restorer) all() error {
 	return nil
 }
 
+// readMarker finds out which files are kept in pieces.
+func (r *restorer) readMarker() error {
+	if !r.manifest.Pieces {
+		return nil
+	}
+	b, err := readAll(r.ctx, r.store, r.manifest.Marker, checkpoint.MaxMarkerBytes)
+	if err != nil {
+		return err
+	}
+	m, err := checkpoint.ParseMarker(b)
+	if err != nil {
+		return forgeyard.E("marker", forgeyard.Corrupt, err)
+	}
+	r.inPieces = map[string]checkpoint.File{}
+	for _, f := range m.Files {
+		if f.Size > cas.BlockSize {
+			r.inPieces[f.Path] = f
+		}
+	}
+	return nil
+}
+
 func (r *restorer) visit(p string, e cas.Entry) error {
+	if r.open.holds(p) {
+		return r.piece(p, e)
+	}
+	if err := r.end(); err != nil {
+		return err
+	}
 	name := filepath.FromSlash(p)
 	if !filepath.IsLocal(name) {
 		return forgeyard.Errorf("payload", forgeyard.Corrupt, "%q cannot be a path on this system", p)
 	}
 	switch e.Kind {
 	case cas.Dir:
+		if f, ok := r.inPieces[p]; ok {
+			return r.begin(p, f)
+		}
 		r.dirs = append(r.dirs, name)
 		return os.Mkdir(filepath.Join(r.dir, name), 0o700)
 	case cas.File:
@@ -116,10 +160,6 @@ func (r *restorer) visit(p string, e cas.Entry) error {
 }
 
 func (r *restorer) file(e cas.Entry, p string) error {
-	mode := os.FileMode(0o444)
-	if e.Exec {
-		mode = 0o555
-	}
 	f, err := os.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -128,10 +168,19 @@ func (r *restorer) file(e cas.Entry, p string) error {
 	if err == nil && n != e.Size {
 		err = forgeyard.Errorf("payload", forgeyard.Corrupt, "%q has %d bytes, its tree says %d", e.Name, n, e.Size)
 	}
-	if err == nil {
-		err = errors.Join(f.Chmod(mode), f.Sync())
+	if err != nil {
+		return errors.Join(err, f.Close())
 	}
-	return errors.Join(err, f.Close())
+	return seal(f, e.Exec)
+}
+
+// seal makes a file that was written read-only, and durable.
+func seal(f *os.File, exec bool) error {
+	mode := os.FileMode(0o444)
+	if exec {
+		mode = 0o555
+	}
+	return errors.Join(f.Chmod(mode), f.Sync(), f.Close())
 }
 
 func (r *restorer) copy(w io.Writer, d forgeyard.Digest) (n int64, err error) {

@@ -289,9 +289,14 @@ func (a *Attempt) restore(ctx context.Context) error {
 		return err
 	}
 	pin := a.needs()
-	pin.Trees = append(pin.Trees, m.Payload)
+	pin.Trees, pin.Roots = append(pin.Trees, m.Payload), append(pin.Roots, m.Marker)
 	if err := cfg.Store.Pin(ctx, pin); err != nil {
 		return err
+	}
+	if !cfg.Store.Has(ctx, m.Marker) {
+		if err := cfg.Fetch(soon, cas.Ref{Digest: m.Marker}); err != nil {
+			return fmt.Errorf("checkpoint marker %s: %w", m.Marker.Short(), err)
+		}
 	}
 	if err := cfg.FetchTree(soon, m.Payload); err != nil {
 		return fmt.Errorf("checkpoint payload %s: %w", m.Payload.Short(), err)
