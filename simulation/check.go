@@ -18,6 +18,7 @@ type checker interface {
 	touched(s *sim, h site.HeldDevice, a forgeyard.Authority)        // it acts on a device
 	cleaning(s *sim, d forgeyard.DeviceID, token uint64, host *node) // a reset begins
 	collected(s *sim, n *node, d forgeyard.Digest)                   // a store let go of an object
+	acted(s *sim, x *execution)                                      // it does something outside
 	recovered(had, lost *site.State)                                 // a new incarnation begins from the one, and the other is over
 	end(s *sim)                                                      // all is at rest
 }
@@ -31,6 +32,7 @@ func (silent) ran(*sim, *execution)                               {}
 func (silent) touched(*sim, site.HeldDevice, forgeyard.Authority) {}
 func (silent) cleaning(*sim, forgeyard.DeviceID, uint64, *node)   {}
 func (silent) collected(*sim, *node, forgeyard.Digest)            {}
+func (silent) acted(*sim, *execution)                             {}
 func (silent) recovered(_, _ *site.State)                         {}
 func (silent) end(*sim)                                           {}
 
@@ -38,7 +40,7 @@ func (silent) end(*sim)                                           {}
 // before the end: see check_progress.go.
 func checkers() []checker {
 	return []checker{
-		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(), &pinned{excused: map[loss]bool{}}, &named{}, newNeverTwice(), newHeld(),
+		newEpochs(), newStale(), newTerminal(), &upstream{}, newAllowance(), newHolder(), newDeviceHolder(), newSameState(), &nothingLost{}, newCheckpoints(), &pinned{excused: map[loss]bool{}}, &named{}, newNeverTwice(), newHeld(), newEffectOnce(),
 	}
 }
 

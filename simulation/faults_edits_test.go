@@ -401,3 +401,13 @@ func holdForgotten(was, is *site.State, b site.Release, _ site.Reply) *site.Stat
 		}
 	})
 }
+
+// forgetsLedger offers the next epoch of a job as if nothing had been begun.
+func forgetsLedger(s *site.State, b *site.Offer) *site.State {
+	return change(s, b.Job, func(j *site.Job) { j.Effects = nil })
+}
+
+// beginsAnew takes an effect that is done for one that was never begun.
+func beginsAnew(s *site.State, b *site.EffectIntent) *site.State {
+	return change(s, b.Authority.Job, func(j *site.Job) { j.Effects = nil })
+}

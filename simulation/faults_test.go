@@ -89,6 +89,9 @@ func seededFaults() []seeded {
 		{"one of an ingest's names stays behind", "named-whole", 1, ownWork, apply(after(namesHalf))},
 		{"a restored site takes a device that was used since for clean", "device-single-holder", 147, restoredDevices, apply(after(forgetsHolders))},
 		{"work that was asked back while it ran is taken for clean", "never-twice", 4, askedBack, apply(before(func(s *site.State, b *site.Release) *site.State { b.Clean = true; return s }))},
+		{"nobody looks for what a lost epoch left open", "effect-once", 1, publishing, func(h *hooks) { h.looksNot = true }},
+		{"the ledger of a lost epoch is forgotten", "effect-once", 1, publishing, apply(before(forgetsLedger))},
+		{"an intent does not ask what is done already", "effect-once", 1, publishing, apply(before(beginsAnew))},
 		{"an acknowledgement does not trim the outbox", "progress", 1, scenario.Taste{}, apply(keepsOutbox)},
 		{"a silence never ends a lease", "progress", 8, scenario.Taste{}, apply(neverExpires)},
 		{"a device is never reset", "progress", 1, scenario.Taste{}, func(h *hooks) { h.neverResets = true }},
@@ -145,7 +148,7 @@ func TestEveryCheckerIsSeenToFail(t *testing.T) {
 	}
 	all := []string{
 		"one-current-epoch", "stale-never-commits", "holder-stops-first", "terminal-once", "nothing-lost", "exactly-once-upstream", "within-allowance",
-		"committed-checkpoint-only", "device-single-holder", "pinned-never-gone", "same-state", "progress", "named-whole", "never-twice", "held-waits",
+		"committed-checkpoint-only", "device-single-holder", "pinned-never-gone", "same-state", "progress", "named-whole", "never-twice", "held-waits", "effect-once",
 	}
 	for _, name := range all {
 		if seen[name] == 0 {
@@ -212,6 +215,13 @@ var (
 	// take the quorum, and a new leader counts anew.
 	longSilence = scenario.Taste{Kinds: []string{"cut"}, Calm: 7 * time.Minute, TTL: 3 * time.Second, Longest: 25 * time.Minute, Length: 32 * time.Minute, Adjust: goesOnForLong}
 )
+
+// publishing is work that does something outside, on runners that are lost meanwhile.
+var publishing = scenario.Taste{Kinds: []string{"kill", "cut", "pause"}, Calm: 6 * time.Second, TTL: 3 * time.Second, Longest: 12 * time.Second, Adjust: publishes}
+
+func publishes(j *scenario.Job) {
+	j.Policy, j.Publishes, j.Work, j.Budget, j.Every, j.Fails, j.Never = scenario.Policy{Name: "continuous"}, true, 12*time.Second, 12, 0, false, false
+}
 
 func protects(j *scenario.Job) {
 	j.Policy, j.Effects, j.Work, j.Budget, j.Every = scenario.Policy{Name: "continuous"}, true, time.Minute, 12, 0

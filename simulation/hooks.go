@@ -41,6 +41,7 @@ type hooks struct {
 	neverResets bool // a device is never reset
 	tellsEarly  bool // it says that a tree is dead before it is
 	oldTerms    bool // an epoch that goes on in place is counted by the terms of the one before
+	looksNot    bool // nobody looks for what an earlier epoch left open
 	// Of a device's host.
 	openGate  bool // any token is admitted
 	blankGate bool // a restart forgets the highest token

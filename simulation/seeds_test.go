@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node/simulation/scenario"
+	"github.com/forgeyard/forgeyard-node/site"
 )
 
 var (
@@ -63,5 +64,28 @@ func TestReplay(t *testing.T) {
 		if !strings.HasSuffix(first.String(), a.Trace+"\n") || !strings.HasPrefix(a.Trace, "TRACE b3:") {
 			t.Fatalf("the trace ends with %q", a.Trace)
 		}
+	}
+}
+
+// TestEffectsOnce: whatever dies between an intent and its outcome, an effect is performed
+// once, and no epoch runs before somebody has looked (CK-306, CK-307).
+func TestEffectsOnce(t *testing.T) {
+	acted, looked := 0, 0
+	for n := uint64(1); n <= 40; n++ {
+		h := honest()
+		h.apply = func(s *site.State, index, term uint64, data []byte) (*site.State, site.Reply) {
+			next, r := s.ApplyEntry(index, term, data)
+			if b, ok := edit(data).(site.EffectOutcome); ok && r.Err() == nil {
+				acted++
+				if b.Reconciled {
+					looked++
+				}
+			}
+			return next, r
+		}
+		report(t, play(scenario.Draw(n, publishing), Options{Quiet: true}, h))
+	}
+	if acted < 40 || looked < 5 {
+		t.Errorf("nothing happened: %d outcomes, %d of them looked for", acted, looked)
 	}
 }

@@ -97,6 +97,7 @@ type sim struct {
 	underWay uint64           // entries beyond which a leader lets commands share the next
 	work     map[string]*plan // by the title of the spec
 	store    map[forgeyard.Digest]saved
+	outside  map[forgeyard.JobID]int // how often each job's effect was performed
 
 	checks    []checker
 	broken    *Violation
@@ -116,7 +117,7 @@ type sim struct {
 func newSim(sc scenario.Scenario, o Options, f hooks) *sim {
 	s := &sim{
 		sc: sc, config: configOf(sc), terms: termsOf(sc), rng: rand.New(rand.NewPCG(sc.Seed, 0x73696d)), faults: f, quiet: o.Quiet && len(sc.Expect) == 0, out: o.Trace, hash: blake3.New(),
-		work: map[string]*plan{}, store: map[forgeyard.Digest]saved{}, found: map[string]bool{},
+		work: map[string]*plan{}, store: map[forgeyard.Digest]saved{}, outside: map[forgeyard.JobID]int{}, found: map[string]bool{},
 	}
 	if f.config != nil {
 		f.config(&s.config)

@@ -63,6 +63,9 @@ func newPlan(j scenario.Job) *plan {
 	if j.Effects {
 		sp.Effects = job.EffectsProtected
 	}
+	if j.Publishes {
+		sp.EffectRules = effectRules()
+	}
 	sp.Interruption = job.Interruption{Tolerance: job.ToleranceRestartable, Budget: j.Budget, Retry: job.RetryResumeOrRestart}
 	if j.Never {
 		sp.Interruption.Retry = job.RetryNever

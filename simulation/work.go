@@ -31,6 +31,7 @@ type execution struct {
 	stopping string
 	ticked   int64
 	tries    int
+	effect   published
 	needs    []forgeyard.Digest // content that it was given
 }
 
@@ -151,6 +152,11 @@ func (x *execution) run() {
 			return
 		}
 	}
+	x.reconcile(x.job.Unreconciled(x.authority.Fence.Epoch), x.start)
+}
+
+// start starts it, once all is known that earlier epochs began.
+func (x *execution) start() {
 	x.alive, x.begun, x.ticked = true, true, x.n.s.now
 	x.phase(job.PhaseRunning)
 	x.later(x.n.s.within(100*time.Millisecond, time.Second), x.tick)
@@ -180,8 +186,13 @@ func (x *execution) tick() {
 	for _, h := range x.job.Devices {
 		x.n.useDevice(h, x.authority)
 	}
+	publishing := x.publishes() && x.progress >= x.plan.Work/2 && x.effect != effectKnown
+	if publishing {
+		x.publish()
+	}
 	switch {
 	case x.over: // it was killed, and takes its time to die
+	case publishing:
 	case x.progress >= x.plan.Work:
 		x.finish()
 		return

@@ -75,7 +75,7 @@ type word struct {
 
 // words are the job's facts that need no value, in their order.
 func (j *Job) words() []word {
-	return []word{{"sealed", &j.Sealed}, {"effects", &j.Effects}, {"never-retried", &j.Never}, {"fails", &j.Fails}, {"input", &j.Input}, {"output", &j.Output}, {"no-replace", &j.Stays}}
+	return []word{{"sealed", &j.Sealed}, {"effects", &j.Effects}, {"never-retried", &j.Never}, {"fails", &j.Fails}, {"input", &j.Input}, {"output", &j.Output}, {"no-replace", &j.Stays}, {"publishes", &j.Publishes}}
 }
 
 type number struct {

@@ -346,7 +346,7 @@ func (s *Scenario) check(seen []string) error {
 		switch {
 		case j.Ingest > s.Nodes:
 			return fmt.Errorf("job %s brings in what n%d has, and there are %d nodes", j.Name, j.Ingest, s.Nodes)
-		case j.Delegated || j.Every > 0 || j.Effects || j.Input || j.Output || j.Devices > 0 || j.Broken > 0 || j.Rejects > 0:
+		case j.Delegated || j.Every > 0 || j.Effects || j.Publishes || j.Input || j.Output || j.Devices > 0 || j.Broken > 0 || j.Rejects > 0:
 			return fmt.Errorf("job %s is an ingest: it has nothing but its work, its policy and what comes of it", j.Name)
 		}
 	}

@@ -86,6 +86,7 @@ type Job struct {
 	Devices   int
 	Input     bool
 	Output    bool
+	Publishes bool // it does one thing outside, half way through
 	Stays     bool // nobody else gets it before its holder has certainly stopped
 	Ingest    int  // it brings in what node so and so has, under names; 0: it is a build
 }
