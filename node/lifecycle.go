@@ -13,6 +13,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/layer"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
 	"github.com/forgeyard/forgeyard-node/node/executor"
@@ -306,7 +307,7 @@ func (n *Node) shutdown(ctx context.Context) {
 	defer cancel()
 	running := n.local.executions()
 	for _, x := range running {
-		x.stop("drain", "the node stops", 0)
+		x.stop(agent.Stop{Kind: "drain", Why: "the node stops"})
 	}
 	n.awaitExecutions(ctx, grace)
 	n.handOver(ctx, true)

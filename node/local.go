@@ -114,7 +114,7 @@ func (n *Node) agentLoop(ctx context.Context) error {
 		changed := n.replica.Changed()
 		now := n.clock.Now()
 		suspect := n.group.Suspect() // before the state: see there
-		in := agent.Input{State: n.replica.State(), Suspect: suspect, Me: n.enrolment.RunnerID, Session: n.session, Refusing: n.refusing(), Caps: n.capsNow()}
+		in := agent.Input{State: n.replica.State(), Suspect: suspect, Me: n.enrolment.RunnerID, Session: n.session, Refusing: n.refusing(), Caps: n.capsNow(), Notice: n.notice.Load(), Wall: forgeyard.WallOf(n.clock.Wall())}
 		n.local.mu.Lock()
 		effects, wake := agent.Step(now, in, n.local.book)
 		n.local.mu.Unlock()
@@ -168,13 +168,13 @@ func (n *Node) carryOut(ctx context.Context, e agent.Effect) {
 		n.begin(ctx, e.Job, e.Lease)
 	case agent.Cancel:
 		if x := n.local.execution(e.Lease); x != nil {
-			x.cancel(e.Why, e.Force)
+			x.cancel(e)
 		} else {
 			n.cancelUnstarted(ctx, e.Lease, e.Why)
 		}
 	case agent.Stop:
 		if x := n.local.execution(e.Lease); x != nil {
-			x.stop(e.Kind, e.Why, e.Wish)
+			x.stop(e)
 		}
 	case agent.Kill:
 		if x := n.local.execution(e.Lease); x != nil {

@@ -25,15 +25,16 @@ type metrics struct {
 	registry *prometheus.Registry
 	attempts *attemptMetrics
 
-	active, casBytes, spoolBytes, uplinkUsed, outbox  prometheus.Gauge
-	allowance, left, ready, silent                    prometheus.Gauge
-	accepted, reconnects, badPeers, checkpoints       prometheus.Counter
-	cleanupFailures, entries                          prometheus.Counter
-	linkFailures                                      prometheus.Counter
-	renewalTook, renewalLate                          prometheus.Histogram
-	rejected, completions, raftEvents, jobs, renewals *prometheus.CounterVec
-	leftOut                                           prometheus.Counter
-	gardened, tidied, reloads                         *prometheus.CounterVec
+	active, casBytes, spoolBytes, uplinkUsed, outbox           prometheus.Gauge
+	allowance, left, ready, silent                             prometheus.Gauge
+	accepted, reconnects, badPeers, checkpoints                prometheus.Counter
+	cleanupFailures, entries                                   prometheus.Counter
+	notices, forced                                            prometheus.Counter
+	linkFailures                                               prometheus.Counter
+	renewalTook, renewalLate                                   prometheus.Histogram
+	rejected, cancels, completions, raftEvents, jobs, renewals *prometheus.CounterVec
+	leftOut                                                    prometheus.Counter
+	gardened, tidied, reloads                                  *prometheus.CounterVec
 }
 
 func newMetrics(n *Node) *metrics {
@@ -79,8 +80,11 @@ func newMetrics(n *Node) *metrics {
 		renewals:        vec("lease_renewals_total", "Lease renewals that this node answered as leader, by answer.", "answer"),
 		badPeers:        counter("cas_bad_peer_total", "Times that a peer offered content which does not match its name."),
 		checkpoints:     counter("checkpoint_committed_total", "Checkpoints of this node that the log took."),
+		notices:         counter("agent_preemption_notices_total", "Notices of this machine's own sources that it is being taken away."),
+		forced:          counter("job_force_cancel_total", "Cancelled work that was killed here."),
 		cleanupFailures: counter("agent_workspace_cleanup_failures_total", "Times that what ended work left could not be removed."),
 		entries:         counter("log_entries_applied_total", "Commands applied."),
+		cancels:         vec("job_cancel_total", "Cancellations that this node carried out, by reason.", "reason"),
 		rejected:        vec("agent_lease_reject_total", "Leases that this node rejected, by reason.", "reason"),
 		completions:     vec("completions_total", "Answers to this node's completions.", "answer"),
 		reloads:         vec("agent_settings_reloads_total", "Times that the settings were read again, by what became of it: taken or refused.", "result"),

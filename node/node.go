@@ -42,6 +42,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
+	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/capability"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/ender"
@@ -121,6 +122,7 @@ type Node struct {
 	tracer    *trace.Tracer // nil: off
 
 	caps       atomic.Pointer[job.Capabilities] // all of them: see capsNow
+	notice     atomic.Pointer[agent.Notice]     // nil: no source of its own says that the machine is being taken away
 	probing    sync.Mutex                       // held while the machine is looked at
 	state      atomic.Value                     // string: node state of 07§12
 	leading    atomic.Pointer[leading.Leadership]
@@ -314,6 +316,7 @@ func (n *Node) serve(ctx context.Context) error {
 	g.Go(func() error { return n.lookLoop(run) })
 	g.Go(func() error { return n.warmLoop(run) })
 	g.Go(func() error { return n.drainLoop(run) })
+	g.Go(func() error { return n.preemptLoop(run) })
 	g.Go(func() error { return n.janitorLoop(run) })
 	g.Go(func() error { return n.reloadLoop(run) })
 	g.Go(func() error { return n.cacheLoop(run) })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/fitness"
 	"github.com/forgeyard/forgeyard-node/node/pressure"
@@ -179,6 +180,9 @@ func (n *Node) notTakingForPeople(quorum bool) []fitness.Reason {
 // refusing are the reasons that answer an offer.
 func (n *Node) refusing() []agent.Refusal {
 	var out []agent.Refusal
+	if v := n.notice.Load(); v != nil {
+		out = append(out, agent.Refusal{Reason: job.RejectDraining, Detail: "this machine is being taken away: " + v.Source})
+	}
 	for _, r := range n.notTaking() {
 		if r.Reject != "" {
 			out = append(out, agent.Refusal{Reason: r.Reject, Detail: r.Detail})

@@ -201,7 +201,7 @@ func (n *Node) Members() []*forgeyardv1.Member {
 		v := &forgeyardv1.Member{
 			RunnerId: id, Name: m.Name, PeerId: m.Peer, Role: "pending", Voter: voters[id], State: "unknown", SessionId: string(m.Session.ID),
 			Draining: m.Draining, Disabled: m.Disabled, Waiting: m.Waiting, Leader: id == leader, Labels: m.Labels, Addrs: m.Addrs, Version: m.Session.Version,
-			Joined: timestamppb.New(m.Joined.Time()), SilentSince: silentSince(m), Capabilities: control.Caps(m.Caps, m.Digest, m.Assigned), Assigned: control.Assigned(m.Assigned),
+			Joined: timestamppb.New(m.Joined.Time()), SilentSince: silentSince(m), Capabilities: control.Caps(m.Caps, m.Digest, m.Assigned), Assigned: control.Assigned(m.Assigned), TakenAway: takenAway(m),
 		}
 		switch {
 		case voters[id]:
@@ -316,4 +316,12 @@ func (n *Node) spoolBytes() int64 {
 		n.log.Warn("the spool cannot be counted", "err", err)
 	}
 	return total
+}
+
+// takenAway is who says that a member is being taken away; empty: nobody.
+func takenAway(m site.Member) string {
+	if m.Notice == nil {
+		return ""
+	}
+	return m.Notice.Source
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
+	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -130,6 +132,7 @@ func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
 	t := runner.Task{
 		Authority: x.authority, Until: until, Spec: x.job.Spec, Interruptions: x.job.Interruptions, Devices: bound, FirstLogSeq: x.job.LogSeq + 1, LastLogSeq: x.job.Tail,
 		Diagnostics: runner.Diagnostics(x.n.settings().Policy.Diagnostics), LogParts: max(1, site.MaxLogChunks-len(x.job.Log)),
+		MaxGrace: x.n.replica.State().Config.Interruption.MaxStopGrace,
 	}
 	for _, c := range x.job.Log {
 		t.LoggedBytes += c.Size
@@ -234,14 +237,26 @@ func (x *execution) isKilled() bool {
 	return x.killed
 }
 
-func (x *execution) cancel(why string, force bool) {
-	x.ask(func(a *runner.Attempt) { a.Cancel(why, force) })
+func (x *execution) cancel(c agent.Cancel) {
+	e := runner.Ending{Kind: checkpoint.StopCancel, Reason: c.Why, Force: c.Force, Save: c.Save, Within: c.Within}
+	if kind, ok := endings[c.Reason]; ok {
+		e.Kind = kind
+	}
+	x.n.metrics.cancels.WithLabelValues(string(cmp.Or(c.Reason, job.CancelUser))).Inc()
+	x.ask(func(a *runner.Attempt) { a.End(e) })
+}
+
+// endings are the reasons that a program is told as kinds of their own; any other is told as a
+// cancellation, with the reason in words.
+var endings = map[job.CancelReason]checkpoint.StopKind{
+	job.CancelSuperseded: checkpoint.StopSuperseded, job.CancelTimeout: checkpoint.StopTimeout, job.CancelSecurity: checkpoint.StopSecurity,
 }
 
 // stop asks for the job to be given back, with a checkpoint where the contract has one
 // and there is time. Work without one is ended all the same: what asks is a drain, or an
 // authority that runs out.
-func (x *execution) stop(kind, why string, wish uint64) {
+func (x *execution) stop(e agent.Stop) {
+	kind, why, wish := e.Kind, e.Why, e.Wish
 	say, ok := stops[kind]
 	if !ok {
 		say = checkpoint.StopDrain
@@ -250,6 +265,10 @@ func (x *execution) stop(kind, why string, wish uint64) {
 		x.mu.Lock()
 		x.stopped, x.wish = kind, wish
 		x.mu.Unlock()
+	}
+	if say == checkpoint.StopPreempt {
+		x.ask(func(a *runner.Attempt) { a.Preempt(why, e.Until) })
+		return
 	}
 	x.ask(func(a *runner.Attempt) { a.Stop(say, why) })
 }

@@ -74,7 +74,7 @@ func checkCancel(j Job, b Cancel) error {
 		return bad(forgeyard.Invalid, "a cancellation by force waits for no checkpoint")
 	case b.After && b.Reason != "" && !b.Reason.Saves():
 		return bad(forgeyard.Invalid, "a cancellation for reason %s takes no checkpoint", b.Reason)
-	case b.After && !j.takesCheckpoints():
+	case b.After && !j.TakesCheckpoints():
 		return noCheckpoints("cancel", j).WithHint("cancel it without --after-checkpoint")
 	}
 	return nil

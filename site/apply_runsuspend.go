@@ -24,7 +24,7 @@ func (j Job) suspendable(or string) error {
 	}
 	active := j.Lease.Live() || j.Status == job.Unknown
 	switch {
-	case !active || j.takesCheckpoints():
+	case !active || j.TakesCheckpoints():
 		return nil
 	case j.Spec.Effects == job.EffectsProtected && or != OrRunOn:
 		return bad("job %s has protected effects and no checkpoints: it can neither be saved nor stopped safely", j.ID).

@@ -66,8 +66,8 @@ func (j Job) Wish() uint64 {
 	return 0
 }
 
-// takesCheckpoints says whether the job's contract has any.
-func (j Job) takesCheckpoints() bool { return j.Spec.Resume.TakesCheckpoints() }
+// TakesCheckpoints says whether the job's contract has any.
+func (j Job) TakesCheckpoints() bool { return j.Spec.Resume.TakesCheckpoints() }
 
 // ask hands a person's wish to whoever holds the job. A wish that nobody can fulfil is
 // refused here, before anything is stopped.
@@ -93,7 +93,7 @@ func (c *change) ask(b Ask) (Asked, error) {
 
 func (c *change) askCheckpoint(j Job) (Asked, error) {
 	switch {
-	case !j.takesCheckpoints():
+	case !j.TakesCheckpoints():
 		return Asked{}, noCheckpoints("ask", j).WithHint("declare resume.mode: application in the job file")
 	case j.Lease.State != lease.Accepted:
 		return Asked{}, forgeyard.Errorf(AskCheckpoint, forgeyard.Conflict, "job %s is %s: nobody runs it who could take one", j.ID, j.Status)
@@ -119,7 +119,7 @@ func (c *change) askSuspend(j Job, or string) (Asked, error) {
 		return c.asked(j, false), nil
 	}
 	waits := !j.Lease.Live() && (j.Status == job.Queued || j.Status == job.Suspended)
-	if !waits && !j.takesCheckpoints() && or == OrRunOn {
+	if !waits && !j.TakesCheckpoints() && or == OrRunOn {
 		return Asked{}, noCheckpoints("ask", j).WithHint("--or-restart stops it, and begins it anew when it is resumed; --or-cancel ends it")
 	}
 	if final := j.final(); final != "" && !waits && or != OrCancel {

@@ -81,7 +81,7 @@ var later = []string{
 	"Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck",
 	"Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Resume.Compatibility", "Resume.Sensitivity", "Capabilities.Machine",
 	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile",
-	"Cancel.Reason", "Cancel.Note", "Cancel.After", "Cancel.Within", "Cancel.Run", "Submit.Group", "Submit.Order", "Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension",
+	"Cancel.Reason", "Cancel.Note", "Cancel.After", "Cancel.Within", "Cancel.Run", "Submit.Group", "Submit.Order", "Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension", "InterruptionConfig.MaxStopGrace",
 	"Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark",
 }
 

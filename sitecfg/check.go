@@ -199,7 +199,23 @@ func (n Node) faults() []fault {
 	c.span("retention.stale_workspace", n.Retention.StaleWorkspace, time.Second, maxRetention)
 	c.span("retention.debug_failed", n.Retention.DebugFailed, 0, maxRetention)
 	c.traces(n.Traces)
+	c.preemption(n.Preemption)
 	return c.faults
+}
+
+func (c *check) preemption(p PreemptionConfig) {
+	if p.File != "" {
+		c.absolute("preemption.file", p.File)
+	}
+	if len(p.Command) > 0 {
+		c.absolute("preemption.command[0]", p.Command[0])
+	}
+	c.int("preemption.command", len(p.Command), 0, maxList)
+	if u := p.HTTP.URL; u != "" && (!collectorURL.MatchString(u) || len(u) > maxPath) {
+		c.add("preemption.http.url", "%q is not http://HOST/PATH or https://HOST/PATH, without a user", forgeyard.Clip(u, 80))
+	}
+	c.int("preemption.http.headers", len(p.HTTP.Headers), 0, maxList)
+	c.span("preemption.every", p.Every, time.Second, maxBackoff)
 }
 
 func (c *check) cacheAPI(n CacheAPIConfig) {

@@ -86,6 +86,8 @@ type Node struct {
 	Log LogConfig `yaml:"log"`
 	// Traces says which collector is told how long the parts of executions took.
 	Traces TracesConfig `yaml:"traces"`
+	// Preemption says who knows that this machine will be taken away.
+	Preemption PreemptionConfig `yaml:"preemption"`
 }
 
 // UsersConfig is a range of user numbers that nothing else of the machine has: each attempt
@@ -306,6 +308,27 @@ type ReconnectConfig struct {
 	MaxBackoff time.Duration `yaml:"max_backoff"`
 }
 
+// PreemptionConfig names the sources of notices that this machine will be taken away; each is
+// asked again and again, and one that has a notice is enough. None is the default.
+type PreemptionConfig struct {
+	// File is a notice while it exists; what it holds may name the time (RFC 3339).
+	File string `yaml:"file"`
+	// Command is a notice when it exits with 0, and none when it exits with 1; what it prints
+	// may name the time. It runs as the daemon's user.
+	Command []string `yaml:"command"`
+	// HTTP is a metadata service.
+	HTTP PreemptionHTTP `yaml:"http"`
+	// Every is the time between two looks. Default 5s.
+	Every time.Duration `yaml:"every"`
+}
+
+// PreemptionHTTP is a metadata service: it answers 404 while there is no notice, and 200 with
+// a yes, a no, a time, or the objects of the large clouds.
+type PreemptionHTTP struct {
+	URL     string            `yaml:"url"`
+	Headers map[string]string `yaml:"headers"`
+}
+
 // ShutdownConfig bounds an orderly end (07§104).
 type ShutdownConfig struct {
 	// Grace is what running work gets before it is killed. Default 30s.
@@ -367,6 +390,8 @@ func DefaultNode() Node {
 		Raft:      RaftConfig{LogStore: "wal"},
 		Log:       LogConfig{Level: "info", Format: "text"},
 		Traces:    TracesConfig{Sample: 1},
+
+		Preemption: PreemptionConfig{Every: 5 * time.Second},
 	}
 }
 

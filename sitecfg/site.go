@@ -61,6 +61,9 @@ type DurabilityConfig struct {
 type InterruptionConfig struct {
 	// ResumeFailures of one checkpoint before it is quarantined. Default 2.
 	ResumeFailures int `yaml:"resume_failures_per_checkpoint" cbor:"1,keyasint"`
+	// MaxStopGrace bounds the time between the stop signal and the kill that a job may ask
+	// for. Default 0: as the job asks, which is at most an hour.
+	MaxStopGrace time.Duration `yaml:"max_stop_grace" cbor:"58,keyasint,omitempty"`
 }
 
 // UploadConfig bounds what a client may bring in.
@@ -117,6 +120,7 @@ func (s Site) faults() []fault {
 	}
 	c.int("durability.copies", s.Durability.Copies, 1, maxCopies)
 	c.int("interruption.resume_failures_per_checkpoint", s.Interruption.ResumeFailures, 1, job.MaxBudget)
+	c.span("interruption.max_stop_grace", s.Interruption.MaxStopGrace, 0, job.MaxGrace)
 	c.size("upload.limit", s.Upload.Limit, 1<<20, maxUpload)
 	return c.faults
 }

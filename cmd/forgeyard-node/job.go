@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
@@ -116,35 +117,55 @@ type cancelled struct {
 
 // cancelCommand is `job cancel` and `run cancel`.
 func (a *app) cancelCommand(noun string) *cobra.Command {
-	var force bool
-	var timeout time.Duration
+	var req forgeyardv1.CancelJobRequest
+	var security bool
+	var timeout, within time.Duration
 	c := a.Build(cli.Command{
 		Use: "cancel ID", Short: "Cancel, and wait until its runner has confirmed it", Args: cobra.ExactArgs(1),
 		Long: "Cancel, and wait until its runner has confirmed it. The request is durable: a runner that is out of reach ends the work when it hears of it, or when its lease ends. " +
-			"What has ended stays as it is.",
-		Example: "  forgeyard-node " + noun + " cancel 7KQ2\n  forgeyard-node " + noun + " cancel 7KQ2 --force", Exits: []int{1, 3, 4, 5, 130},
+			"What has ended stays as it is. A cancelled job is never suspended instead, and nobody resumes it. --after-checkpoint asks for a checkpoint first, for evidence or to begin from by hand; a job that declares none is refused. " +
+			"--security kills at once and revokes what this execution has saved, until somebody has looked at it.",
+		Example: "  forgeyard-node " + noun + " cancel 7KQ2\n  forgeyard-node " + noun + " cancel 7KQ2 --force\n  forgeyard-node " + noun + " cancel 7KQ2 --after-checkpoint --within 30s\n  forgeyard-node " + noun + " cancel 7KQ2 --reason budget --note 'the quarter is over'", Exits: []int{1, 3, 4, 5, 130},
 		Run: func(ctx context.Context, args []string) error {
 			if timeout <= 0 {
 				return a.Usage(noun+" cancel", "--timeout %s is not above 0", timeout)
+			}
+			if within < 0 || (within > 0 && !req.AfterCheckpoint) {
+				return a.Usage(noun+" cancel", "--within %s is below 0, or stands without --after-checkpoint", within)
+			}
+			if within > 0 {
+				req.Within = durationpb.New(within)
+			}
+			if security {
+				if req.Reason != "" && req.Reason != string(job.CancelSecurity) {
+					return a.Usage(noun+" cancel", "--security and --reason %s exclude each other", req.Reason)
+				}
+				req.Reason = string(job.CancelSecurity)
 			}
 			c, err := a.connect(ctx)
 			if err != nil {
 				return err
 			}
-			return a.cancel(ctx, c, args[0], force, timeout)
+			return a.cancel(ctx, c, args[0], &req, timeout)
 		},
 	})
-	c.Flags().BoolVar(&force, "force", false, "kill at once instead of asking first")
+	c.Flags().BoolVar(&req.Force, "force", false, "kill at once instead of asking first")
+	c.Flags().BoolVar(&security, "security", false, "kill at once, and revoke what this execution has saved")
+	c.Flags().BoolVar(&req.AfterCheckpoint, "after-checkpoint", false, "ask for a checkpoint first")
+	c.Flags().DurationVar(&within, "within", 0, "how long that checkpoint may take (default: as the job declares)")
+	c.Flags().StringVar(&req.Reason, "reason", "", "why: user, timeout, budget, incident, shutdown, preemption, policy, superseded, security (default: user)")
+	c.Flags().StringVar(&req.Note, "note", "", "why, in words: it stands in the run's events")
 	c.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the confirmation")
 	return c
 }
 
-func (a *app) cancel(ctx context.Context, c *client, id string, force bool, timeout time.Duration) error {
+func (a *app) cancel(ctx context.Context, c *client, id string, req *forgeyardv1.CancelJobRequest, timeout time.Duration) error {
 	j, err := unary(ctx, c.job.Show, &forgeyardv1.ShowJobRequest{JobId: id})
 	if err != nil {
 		return err
 	}
-	r, err := unary(ctx, c.job.Cancel, &forgeyardv1.CancelJobRequest{JobId: j.JobId, Force: force})
+	req.JobId = j.JobId
+	r, err := unary(ctx, c.job.Cancel, req)
 	if err != nil {
 		return err
 	}

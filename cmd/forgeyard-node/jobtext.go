@@ -39,7 +39,7 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 		p.Fact("exit code", "%d", j.ExitCode)
 	}
 	if j.CancellationRequestedAt != nil {
-		p.Fact("cancellation", "requested %s", cli.Since(now(), j.CancellationRequestedAt))
+		p.Fact("cancellation", "%s, requested %s", cancelText(j.Cancellation), cli.Since(now(), j.CancellationRequestedAt))
 		p.Fact("cancel pending", "%s", j.CancelPending)
 	}
 	if h := j.Suspension; h != nil {
@@ -189,4 +189,19 @@ func diagnosticTable(p *cli.Page, all []*forgeyardv1.Job_Diagnostic) {
 		}
 		p.Row(d.Path, kind, size, orDash(d.Digest), note)
 	}
+}
+
+// cancelText is how far a cancellation has come, and why.
+func cancelText(c *forgeyardv1.Job_Cancellation) string {
+	text := c.GetState() + " (" + c.GetReason() + ")"
+	if c.GetAfterCheckpoint() {
+		text += " after a checkpoint"
+	}
+	if c.GetSupersededBy() != "" {
+		text += " by run " + c.SupersededBy
+	}
+	if c.GetNote() != "" {
+		text += ": " + c.Note
+	}
+	return text
 }

@@ -11,8 +11,8 @@ import (
 )
 
 func (a *app) runCommand() *cobra.Command {
-	g := a.Build(cli.Command{Use: "run", Aliases: []string{"runs"}, Short: "Show, follow and cancel runs of the ledger"})
-	g.AddCommand(a.runList(), a.runShow(), a.runLog(), a.attachCommand("run"), a.cancelCommand("run"))
+	g := a.Build(cli.Command{Use: "run", Aliases: []string{"runs"}, Short: "Show, follow, suspend and cancel runs of the ledger"})
+	g.AddCommand(a.runList(), a.runShow(), a.runLog(), a.attachCommand("run"), a.cancelCommand("run"), a.runSuspend(), a.runResume())
 	return g
 }
 
@@ -77,6 +77,13 @@ func runText(p *cli.Page, r *forgeyardv1.Run) {
 		p.Fact("runs on", "%s, pid %s", r.Node, orDash(pid(r.Pid)))
 	}
 	p.Fact("jobs", "%s", cli.Join(r.JobIds))
+	if r.Group != "" {
+		p.Fact("group", "%s, order %d", r.Group, r.Order)
+	}
+	p.Fact("superseded by", "%s", r.SupersededBy)
+	if s := r.Suspension; s != nil {
+		p.Fact("suspension", "%s: %s, asked for by %s %s", s.SuspensionId, s.State, s.By, cli.Since(now(), s.At))
+	}
 	p.Fact("events", "%d", r.LastSeq)
 }
 
@@ -107,4 +114,56 @@ func (a *app) runLog() *cobra.Command {
 	})
 	c.Flags().Uint64Var(&after, "after", 0, "only events after this number")
 	return c
+}
+
+func (a *app) runSuspend() *cobra.Command {
+	req := forgeyardv1.SuspendRunRequest{}
+	var restart, cancel bool
+	c := a.Build(cli.Command{
+		Use: "suspend ID", Short: "Let a run wait as a whole, until it is resumed", Args: cobra.ExactArgs(1),
+		Long: "Let a run wait as a whole, until `run resume`. It is refused where what is active can neither complete, be saved by a checkpoint nor be stopped safely. " +
+			"The record of the suspension stays with the run; whether its job follows, `run show` tells.",
+		Example: "  forgeyard-node run suspend 01K5…\n  forgeyard-node run suspend 01K5… --or-restart", Exits: []int{1, 3, 4, 5, 130},
+		Run: func(ctx context.Context, args []string) error {
+			switch {
+			case restart && cancel:
+				return a.Usage("run suspend", "--or-restart and --or-cancel exclude each other")
+			case restart:
+				req.Otherwise = "restart"
+			case cancel:
+				req.Otherwise = "cancel"
+			}
+			req.RunId = args[0]
+			return a.printSuspended(ctx, func(c *client) (*forgeyardv1.SuspendRunResponse, error) { return unary(ctx, c.run.Suspend, &req) })
+		},
+	})
+	c.Flags().BoolVar(&restart, "or-restart", false, "when it cannot be suspended, stop it: it begins anew when it is resumed")
+	c.Flags().BoolVar(&cancel, "or-cancel", false, "when it cannot be suspended, cancel it")
+	return c
+}
+
+func (a *app) runResume() *cobra.Command {
+	return a.Build(cli.Command{
+		Use: "resume ID", Short: "Let a suspended run go on", Args: cobra.ExactArgs(1),
+		Example: "  forgeyard-node run resume 01K5…", Exits: []int{1, 3, 4, 5, 130},
+		Run: func(ctx context.Context, args []string) error {
+			return a.printSuspended(ctx, func(c *client) (*forgeyardv1.SuspendRunResponse, error) {
+				return unary(ctx, c.run.Resume, &forgeyardv1.ResumeRunRequest{RunId: args[0]})
+			})
+		},
+	})
+}
+
+func (a *app) printSuspended(ctx context.Context, ask func(*client) (*forgeyardv1.SuspendRunResponse, error)) error {
+	c, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := ask(c)
+	if err != nil {
+		return err
+	}
+	return a.Print(r, func(p *cli.Page) {
+		p.Line("suspension %s: its job is %s%s", r.SuspensionId, r.Status, unchanged(r.Changed))
+	})
 }

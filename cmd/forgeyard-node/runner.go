@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
@@ -26,6 +28,7 @@ func (a *app) runnerCommand() *cobra.Command {
 		a.runnerSet("enable", "Give a disabled runner work again"),
 		a.runnerSet("approve", "Let a runner that waits for it work, and vote if its token said so"),
 		a.runnerAssign(),
+		a.runnerPreempt(),
 		a.runnerAttestOff(),
 	)
 	return g
@@ -119,6 +122,9 @@ func assigned(g *forgeyardv1.Assignment) string {
 	for _, t := range g.GetTrust() {
 		words = append(words, "trust "+t)
 	}
+	if g.GetClass() != "" {
+		words = append(words, "class "+g.Class)
+	}
 	if l := cli.Labels(g.GetLabels()); l != "" {
 		words = append(words, "labels "+l)
 	}
@@ -157,7 +163,51 @@ func (a *app) runnerAssign() *cobra.Command {
 	f.StringSliceVar(&with.Trust, "trust", nil, "what it is trusted with: confidential, trusted-network; repeat for more")
 	f.BoolVar(&with.NoTrust, "no-trust", false, "it is trusted with nothing that needs the site's word")
 	f.StringArrayVar(&labels, "label", nil, "k=v that stands before its own; repeat for more")
+	f.StringVar(&with.Class, "class", "", "how likely it is that it is taken away: stable, preemptible, spot, best-effort")
 	f.BoolVar(&with.NoLabels, "no-labels", false, "the site gives it no labels")
+	return c
+}
+
+func (a *app) runnerPreempt() *cobra.Command {
+	req := forgeyardv1.SetMemberRequest{Action: "preempt"}
+	var left time.Duration
+	var off bool
+	c := a.Build(cli.Command{
+		Use: "preempt ID", Short: "Say that a runner is being taken away", Args: cobra.ExactArgs(1),
+		Long: "Say that a runner is being taken away, as its own sources would (preemption in node.yaml). It gets no new work; what runs there is asked for, what is worth most first, with a checkpoint where there is time, and goes on elsewhere. " +
+			"Each such job is charged one interruption. --off takes the word back; the next process of the runner begins without it.",
+		Example: "  forgeyard-node runner preempt bench-2 --left 2m\n  forgeyard-node runner preempt bench-2 --off", Exits: []int{1, 2, 3, 4, 5, 6, 130},
+		Run: func(ctx context.Context, args []string) error {
+			if left < 0 {
+				return a.Usage("runner preempt", "--left %s is below 0", left)
+			}
+			if left > 0 {
+				req.Left = durationpb.New(left)
+			}
+			if off {
+				req.Action = "unpreempt"
+			}
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			req.Member = args[0]
+			r, err := unary(ctx, c.site.SetMember, &req)
+			if err != nil {
+				return err
+			}
+			return a.Print(r.Member, func(p *cli.Page) {
+				if r.Member.GetTakenAway() == "" {
+					p.Line("%s is not being taken away", r.Member.GetName())
+					return
+				}
+				p.Line("%s is being taken away, says %s", r.Member.GetName(), r.Member.GetTakenAway())
+			})
+		},
+	})
+	c.Flags().DurationVar(&left, "left", 0, "how long until it may be gone (default: nobody says)")
+	c.Flags().StringVar(&req.Reason, "source", "", "who says so (default: you)")
+	c.Flags().BoolVar(&off, "off", false, "it is not being taken away after all")
 	return c
 }
 

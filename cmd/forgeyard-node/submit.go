@@ -23,10 +23,16 @@ import (
 // maxJobFile bounds a job file: it is written by people.
 const maxJobFile = 1 << 20
 
+// identity is what a run is among others.
+type identity struct {
+	key, group string
+	order      uint64
+}
+
 func (a *app) submitCommand() *cobra.Command {
 	var watch bool
 	var sets []string
-	var key string
+	var as identity
 	c := a.Build(cli.Command{
 		Use:   "submit FILE",
 		Short: "Submit a job file",
@@ -49,7 +55,7 @@ func (a *app) submitCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out, err := a.submit(ctx, c, f, base, key)
+			out, err := a.submit(ctx, c, f, base, as)
 			if err != nil {
 				return err
 			}
@@ -65,7 +71,9 @@ func (a *app) submitCommand() *cobra.Command {
 	f := c.Flags()
 	f.BoolVar(&watch, "watch", false, "attach to the run until it ends; exits 0 for done, 1 for failed or cancelled")
 	f.StringArrayVar(&sets, "set", nil, "k=v, replaces a value of the file by its dotted path; repeat for more")
-	f.StringVar(&key, "idempotency-key", "", "the same key is the same run, however often it is submitted")
+	f.StringVar(&as.group, "group", "", "the run supersedes those of its group that are not over: they are cancelled and never resumed")
+	f.Uint64Var(&as.order, "order", 0, "its place in the group; refused where the group has a run of a higher one (default: after all)")
+	f.StringVar(&as.key, "idempotency-key", "", "the same key is the same run, however often it is submitted")
 	return c
 }
 
@@ -112,15 +120,15 @@ func (a *app) readJob(name string, sets []string) (f job.File, base string, err 
 
 // submit brings local inputs in and proposes the job. What was put is held until the
 // job's own pin keeps it.
-func (a *app) submit(ctx context.Context, c *client, f job.File, base, key string) (*forgeyardv1.SubmitResponse, error) {
+func (a *app) submit(ctx context.Context, c *client, f job.File, base string, as identity) (*forgeyardv1.SubmitResponse, error) {
 	if f.Kind != job.Build {
-		return a.submitOwn(ctx, c, f, base, key)
+		return a.submitOwn(ctx, c, f, base, as)
 	}
 	hold := newID()
 	resolved, err := a.ingest(ctx, c, f, base, hold)
 	var out *forgeyardv1.SubmitResponse
 	if err == nil {
-		out, err = propose(ctx, c, f, resolved, key, hold)
+		out, err = propose(ctx, c, f, resolved, as, hold)
 	}
 	if err != nil && len(resolved) > 0 {
 		a.unhold(ctx, c, hold)
@@ -130,7 +138,7 @@ func (a *app) submit(ctx context.Context, c *client, f job.File, base, key strin
 
 // submitOwn proposes an ingest or a garden run. Paths are those of the node that carries it
 // out; relative ones are only for the node that is asked, which sees the file's folder.
-func (a *app) submitOwn(ctx context.Context, c *client, f job.File, base, key string) (*forgeyardv1.SubmitResponse, error) {
+func (a *app) submitOwn(ctx context.Context, c *client, f job.File, base string, as identity) (*forgeyardv1.SubmitResponse, error) {
 	s, err := unary(ctx, c.node.Status, &forgeyardv1.NodeStatusRequest{})
 	if err != nil {
 		return nil, err
@@ -159,7 +167,7 @@ func (a *app) submitOwn(ctx context.Context, c *client, f job.File, base, key st
 	if err != nil {
 		return nil, err
 	}
-	return unary(ctx, c.job.Submit, &forgeyardv1.SubmitRequest{Spec: spec.Canonical(), Kind: string(f.Kind), Title: f.Title, IdempotencyKey: key})
+	return unary(ctx, c.job.Submit, &forgeyardv1.SubmitRequest{Spec: spec.Canonical(), Kind: string(f.Kind), Title: f.Title, IdempotencyKey: as.key, Group: as.group, Order: as.order})
 }
 
 // findRunner finds a member by its name or its id.
@@ -176,12 +184,12 @@ func findRunner(ctx context.Context, c *client, word string) (forgeyard.RunnerID
 	return "", forgeyard.Errorf("submit", forgeyard.NotFound, "no member %q", forgeyard.Clip(word, job.MaxName)).WithHint("forgeyard-node site members shows them")
 }
 
-func propose(ctx context.Context, c *client, f job.File, resolved []job.Input, key, hold string) (*forgeyardv1.SubmitResponse, error) {
+func propose(ctx context.Context, c *client, f job.File, resolved []job.Input, as identity, hold string) (*forgeyardv1.SubmitResponse, error) {
 	spec, err := f.Spec(resolved)
 	if err != nil {
 		return nil, err
 	}
-	req := &forgeyardv1.SubmitRequest{Spec: spec.Canonical(), Kind: string(f.Kind), Title: f.Title, IdempotencyKey: key}
+	req := &forgeyardv1.SubmitRequest{Spec: spec.Canonical(), Kind: string(f.Kind), Title: f.Title, IdempotencyKey: as.key, Group: as.group, Order: as.order}
 	if len(resolved) > 0 {
 		req.Hold = hold
 	}

@@ -102,7 +102,7 @@ var (
 
 var charges = []charge{
 	{what: "start a process: workloads go through an executor (RA-019, RA-206)", in: programs,
-		but:     []string{"node/capability", "node/executor/sandbox", "node/executor/keeper", "node/executor/ptree"},
+		but:     []string{"node/capability", "node/preempt", "node/executor/sandbox", "node/executor/keeper", "node/executor/ptree"},
 		imports: []string{"os/exec"}, uses: []string{"os.StartProcess", "syscall.ForkExec", "syscall.StartProcess", "unix.Exec", "syscall.Exec"}},
 	{what: "compile what people write: it executes planned specs (RA-037)", in: programs, uses: []string{"job.ParseFile"}},
 	{what: "know a view or a policy of people (RA-036)", in: core,

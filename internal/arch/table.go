@@ -100,6 +100,7 @@ var table = []line{
 	{dir: "node/executor/sandbox", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/ender", never: []string{"consensus", "mesh", "site"}},
 	{dir: "node/executor/keeper", never: []string{"consensus", "mesh", "site"}},
+	{dir: "node/preempt", only: []string{"."}},
 	{dir: "node/trace", only: []string{"cas"}},
 	{dir: "node/secrets", never: []string{"consensus", "node/runner"}},
 	{dir: "node/runner/redact", only: []string{}},

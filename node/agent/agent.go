@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
@@ -54,9 +55,13 @@ type (
 	}
 	// Cancel ends an execution and reports it as cancelled.
 	Cancel struct {
-		Lease forgeyard.LeaseID
-		Force bool
-		Why   string
+		Lease  forgeyard.LeaseID
+		Force  bool
+		Why    string
+		Reason job.CancelReason // empty: only the leader knows it
+		// Save asks for a checkpoint first, within that time; 0: as the contract says.
+		Save   bool
+		Within time.Duration
 	}
 	// Stop asks an execution to give the job back, by a checkpoint where the contract has one.
 	Stop struct {
@@ -64,6 +69,8 @@ type (
 		Kind  string
 		Why   string
 		Wish  uint64 // of a person: which of theirs
+		// Until is when the machine may be gone; 0: nobody says when.
+		Until forgeyard.Instant
 	}
 	// Kill ends an execution at once. It finalises nothing.
 	Kill struct {
@@ -101,6 +108,16 @@ type Input struct {
 	// first names the reject reason.
 	Refusing []Refusal
 	Caps     job.Capabilities // probed now, not what the log remembers
+	// Notice is this machine's own word that it is being taken away, which the log may not
+	// have yet, or never get: what runs is asked for at once.
+	Notice *Notice
+	Wall   forgeyard.Wall // for the order in which work is asked for, and nothing else
+}
+
+// Notice says that the machine is being taken away.
+type Notice struct {
+	Source string
+	Until  forgeyard.Instant // 0: nobody says when
 }
 
 // Refusal is one reason for taking no work.
@@ -130,7 +147,7 @@ type entry struct {
 	stale     bool              // we were told so: over, for good
 	told      bool              // a renewal was answered with Cancel
 	cancelled bool
-	forced    bool   // the cancellation that was passed on was by force
+	pressed   int    // how hard the cancellation that was passed on was
 	stopped   string // the stop that was passed on
 	asks      uint64 // checkpoints that were asked for, and passed on
 	handing   bool
@@ -148,7 +165,8 @@ type Book struct {
 	upkeep  map[forgeyard.DeviceID]upkeep // asked of the shell, its report not in the log yet
 	// past are leases that were started here and that the log ended, the newest maxPast. A
 	// copy of the log that turns out to be wrong, or older, may call one live again.
-	past []forgeyard.LeaseID
+	past   []forgeyard.LeaseID
+	notice seenNotice
 }
 
 // maxPast is far more leases than may end here between the mistake of a state and the
@@ -320,8 +338,9 @@ func Step(now forgeyard.Instant, in Input, b *Book) ([]Effect, forgeyard.Instant
 	s.terms(mine)
 	s.deadlines()
 	s.vanished(mine)
-	for _, j := range mine {
-		s.look(j)
+	until := s.noticed()
+	for _, j := range s.inOrder(mine) {
+		s.look(j, until)
 	}
 	s.devices()
 	return s.effects, s.wake
@@ -432,7 +451,7 @@ func (s *stepper) seen(e *entry) bool {
 	return j.Fence().Compare(e.authority.Fence) >= 0
 }
 
-func (s *stepper) look(j site.Job) {
+func (s *stepper) look(j site.Job, until forgeyard.Instant) {
 	id := j.Lease.Authority.Lease
 	e, known := s.book.leases[id]
 	switch {
@@ -468,10 +487,16 @@ func (s *stepper) look(j site.Job) {
 		s.do(Stop{Lease: id, Kind: site.AskCheckpoint, Why: "a person asked for it"})
 	}
 	// A wish to suspend may be refused, and asked for again.
-	if stop := j.Stop(); stop != e.stopped {
+	stop, kind, why := j.Stop(), j.StopKind, j.StopReason
+	if n := s.in.Notice; n != nil && !j.Stops() {
+		stop, kind, why = preempt, preempt, "this machine is being taken away: "+n.Source
+	}
+	if stop != e.stopped {
 		e.stopped = stop
-		if j.StopKind != "" {
-			s.do(Stop{Lease: id, Kind: j.StopKind, Why: j.StopReason, Wish: j.Wish()})
+		if kind == preempt {
+			s.do(Stop{Lease: id, Kind: kind, Why: why, Until: until})
+		} else if kind != "" {
+			s.do(Stop{Lease: id, Kind: kind, Why: why, Wish: j.Wish()})
 		}
 	}
 }
@@ -479,12 +504,32 @@ func (s *stepper) look(j site.Job) {
 // cancel passes a cancellation on, once, and once more when somebody presses harder: the
 // grace that the workload was given ends then.
 func (s *stepper) cancel(e *entry, j site.Job) bool {
-	if e.cancelled && (e.forced || !j.Force) {
+	c := Cancel{Lease: e.authority.Lease, Force: j.Force, Why: whyCancelled(j), Reason: j.CancelReason()}
+	if n := j.Cancel; n != nil {
+		c.Save, c.Within = n.After, time.Duration(n.Within)
+	}
+	on := j.Spec.Resume.Checkpoint
+	c.Save = !c.Force && (c.Save || (j.CancelAt != 0 && checkpoint.SavesOnCancel(on.OnCancel, c.Reason, on.Window)))
+	press := c.press()
+	if e.cancelled && e.pressed >= press {
 		return false
 	}
-	e.cancelled, e.forced = true, j.Force
-	s.do(Cancel{Lease: e.authority.Lease, Force: j.Force, Why: whyCancelled(j)})
+	e.cancelled, e.pressed = true, press
+	s.do(c)
 	return true
+}
+
+// press is how hard a cancellation is: each that is harder is passed on.
+func (c Cancel) press() int {
+	switch {
+	case c.Reason == job.CancelSecurity:
+		return 4
+	case c.Force:
+		return 3
+	case !c.Save:
+		return 2
+	}
+	return 1
 }
 
 // whyCancelled is for the result. Where our own copy of the log has not seen who asked for
@@ -493,7 +538,14 @@ func whyCancelled(j site.Job) string {
 	if j.CancelAt == 0 {
 		return "cancelled, as the leader answered"
 	}
-	return "cancelled by " + j.CancelBy
+	why := "cancelled by " + j.CancelBy
+	if r := j.CancelReason(); r != job.CancelUser {
+		why += ": " + string(r)
+	}
+	if j.Cancel != nil && j.Cancel.Note != "" {
+		why += ": " + j.Cancel.Note
+	}
+	return why
 }
 
 // answer validates an offer (07§30): defence in depth, whatever the placement

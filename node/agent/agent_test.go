@@ -69,9 +69,13 @@ func (r *rig) step() string {
 		case Reject:
 			out = append(out, fmt.Sprintf("reject %s: %s", e.Reason, e.Detail))
 		case Stop:
-			out = append(out, "stop "+e.Kind)
+			left := ""
+			if e.Until != 0 {
+				left = " within " + e.Until.Sub(r.now).String()
+			}
+			out = append(out, "stop "+e.Kind+left)
 		case Cancel:
-			out = append(out, strings.TrimSpace("cancel "+map[bool]string{true: "by force"}[e.Force]))
+			out = append(out, strings.TrimSpace("cancel "+map[bool]string{true: "by force"}[e.Force]+map[bool]string{true: "after a checkpoint"}[e.Save]))
 		default:
 			out = append(out, strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", e), "agent.")))
 		}

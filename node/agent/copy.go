@@ -12,7 +12,7 @@ import (
 // Clone returns a book that shares nothing with b, for those who ask what could happen
 // next (simulation/explore).
 func (b *Book) Clone() *Book {
-	c := &Book{leases: make(map[forgeyard.LeaseID]*entry, len(b.leases)), doubted: maps.Clone(b.doubted), upkeep: maps.Clone(b.upkeep), past: slices.Clone(b.past)}
+	c := &Book{leases: make(map[forgeyard.LeaseID]*entry, len(b.leases)), doubted: maps.Clone(b.doubted), upkeep: maps.Clone(b.upkeep), past: slices.Clone(b.past), notice: b.notice}
 	for id, e := range b.leases {
 		same := *e
 		c.leases[id] = &same
@@ -38,6 +38,9 @@ func (b *Book) Text() string {
 	}
 	for _, id := range b.past {
 		fmt.Fprintf(&out, "past %s\n", id)
+	}
+	if b.notice.step != 0 {
+		fmt.Fprintf(&out, "notice %+v\n", b.notice)
 	}
 	return out.String()
 }

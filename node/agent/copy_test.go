@@ -20,7 +20,7 @@ func TestCopyIsWhole(t *testing.T) {
 	}
 	changes := []func(*Book){
 		func(b *Book) { b.leases["l"].stage = running }, func(b *Book) { delete(b.doubted, "m") }, func(b *Book) { b.NotReported("d") },
-		func(b *Book) { b.past[0] = "j" },
+		func(b *Book) { b.past[0] = "j" }, func(b *Book) { b.notice.step = 7 },
 	}
 	if n := reflect.TypeFor[Book]().NumField(); n != len(changes) {
 		t.Fatalf("a book has %d fields, %d are tried here", n, len(changes))

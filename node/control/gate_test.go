@@ -36,6 +36,7 @@ var (
 		"SiteService/Backup", "SiteService/Recover",
 		"JobService/Submit", "JobService/Cancel", "JobService/Ask", "JobService/Resume", "JobService/ResolveEffect", "JobService/RevokeLease",
 		"CheckpointService/Revoke", "CheckpointService/Delete", "CheckpointService/Open",
+		"RunService/Suspend", "RunService/Resume",
 		"ContentService/Put", "ContentService/PutBlocks", "ContentService/Missing", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC", "ContentService/Verify", "ContentService/RemoveName",
 		"OwnWorkService/Task", "OwnWorkService/Report", "OwnWorkService/Verify", "OwnWorkService/Garden",
 		"BundleService/Export", "BundleService/Import", "BundleService/Judge",

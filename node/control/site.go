@@ -233,6 +233,9 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 	if r.Msg.Action == "attest-off" {
 		return s.attestOff(ctx, m, r.Msg.Reason)
 	}
+	if r.Msg.Action == "preempt" || r.Msg.Action == "unpreempt" {
+		return s.preempt(ctx, m, r.Msg)
+	}
 	yes, no := true, false
 	b := site.MemberSet{Runner: m.Runner}
 	switch r.Msg.Action {
@@ -264,7 +267,7 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		}
 		b.Removed = &yes
 	default:
-		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, approve, assign, promote, demote, remove or attest-off", forgeyard.Clip(r.Msg.Action, 40))
+		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, approve, assign, promote, demote, remove, attest-off, preempt or unpreempt", forgeyard.Clip(r.Msg.Action, 40))
 	}
 	before := memberOf(s.n.Members(), string(m.Runner))
 	if _, err := propose(ctx, s.n, b); err != nil {
@@ -286,11 +289,20 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 
 // assign is what a person asks the site to say of a runner; the log judges it.
 func assign(a *forgeyardv1.SetMemberRequest_Assign) *job.Assign {
-	b := &job.Assign{Pool: a.GetPool(), NoPool: a.GetNoPool(), NoTrust: a.GetNoTrust(), Labels: a.GetLabels(), NoLabels: a.GetNoLabels()}
+	b := &job.Assign{Pool: a.GetPool(), NoPool: a.GetNoPool(), NoTrust: a.GetNoTrust(), Labels: a.GetLabels(), NoLabels: a.GetNoLabels(), Class: job.InterruptionClass(a.GetClass())}
 	for _, t := range a.GetTrust() {
 		b.Trust = append(b.Trust, job.Trust(t))
 	}
 	return b
+}
+
+// preempt takes a person's word that a machine will be taken away, or no longer will be.
+func (s siteService) preempt(ctx context.Context, m site.Member, r *forgeyardv1.SetMemberRequest) (*connect.Response[forgeyardv1.SetMemberResponse], error) {
+	b := site.Preempt{Runner: m.Runner, Left: int64(r.Left.AsDuration()), Source: forgeyard.Clip(r.Reason, 100), Off: r.Action == "unpreempt"}
+	if _, err := propose(ctx, s.n, b); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&forgeyardv1.SetMemberResponse{Member: memberOf(s.n.Members(), string(m.Runner))}), nil
 }
 
 // attestOff takes a person's word that a machine is off, unless the leader has heard it within

@@ -29,7 +29,7 @@ func Assigned(a job.Assignment) *forgeyardv1.Assignment {
 	if a.IsZero() {
 		return nil
 	}
-	v := &forgeyardv1.Assignment{Pool: a.Pool, Labels: a.Labels}
+	v := &forgeyardv1.Assignment{Pool: a.Pool, Labels: a.Labels, Class: string(a.Class)}
 	for _, t := range a.Trust {
 		v.Trust = append(v.Trust, string(t))
 	}
@@ -88,6 +88,7 @@ func Job(s *site.State, j site.Job, used time.Duration, long bool) *forgeyardv1.
 	if h := j.Hold; h != nil {
 		v.Suspension = &forgeyardv1.Job_Suspension{State: h.State, By: h.By, At: stamp(h.At), Otherwise: h.Or, Why: h.Why}
 	}
+	v.Cancellation, v.OnlyStable = cancellation(j), j.OnlyStable() && !j.Status.Terminal()
 	if j.Grant != nil {
 		v.GrantId, v.HardEnd = string(j.Grant.ID), stamp(j.Grant.End)
 		left := max(0, j.Grant.Left(s.Uplink, max(used, s.Uplink.Used)))
@@ -184,11 +185,40 @@ func Checkpoint(c checkpoint.Commit) *forgeyardv1.Checkpoint {
 
 // Run shows a run of the ledger.
 func Run(s *site.State, r site.Run) *forgeyardv1.Run {
-	return &forgeyardv1.Run{
+	v := &forgeyardv1.Run{
 		RunId: string(r.ID), Kind: string(r.Kind), Title: r.Title, Status: string(r.Status), Summary: r.Summary, Error: r.Error, Category: string(r.Category),
 		Created: stamp(r.Created), Started: stamp(r.Started), Ended: stamp(r.Ended), CancellationRequestedAt: stamp(r.CancelAt),
 		JobIds: []string{string(r.Job)}, Node: memberName(s, r.Exec.Node), Pid: int64(r.Exec.PID), By: r.By, LastSeq: r.LastSeq,
+		Group: r.Group, Order: r.Order, SupersededBy: string(r.SupersededBy),
 	}
+	if h := r.Suspension; h != nil {
+		v.Suspension = &forgeyardv1.Run_Suspension{SuspensionId: string(h.ID), By: h.By, At: stamp(h.At), Otherwise: h.Or, State: runSuspension(s, r), Ended: stamp(h.Ended)}
+	}
+	return v
+}
+
+// runSuspension is what became of the last wish to suspend a run.
+func runSuspension(s *site.State, r site.Run) string {
+	j, _ := s.Jobs.Get(r.Job)
+	switch {
+	case r.Suspension.Ended != 0 || j.Hold == nil || j.Hold.Step != r.Suspension.Wish:
+		return "ended"
+	case j.Hold.State == site.SuspendResuming: // by its job alone
+		return "ended"
+	}
+	return j.Hold.State
+}
+
+// cancellation is how far a cancellation has come, and why it was asked for.
+func cancellation(j site.Job) *forgeyardv1.Job_Cancellation {
+	if j.CancelAt == 0 {
+		return nil
+	}
+	v := &forgeyardv1.Job_Cancellation{State: string(j.CancelState()), Reason: string(j.CancelReason()), By: j.CancelBy, At: stamp(j.CancelAt), Force: j.Force}
+	if n := j.Cancel; n != nil {
+		v.Note, v.AfterCheckpoint, v.SupersededBy = n.Note, n.After, string(n.By)
+	}
+	return v
 }
 
 // Event shows one event of a run.

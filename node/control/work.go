@@ -27,7 +27,7 @@ func (s jobService) Submit(ctx context.Context, r *connect.Request[forgeyardv1.S
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	b := site.Submit{Kind: job.RunKind(r.Msg.Kind), Title: r.Msg.Title, Key: r.Msg.IdempotencyKey, Spec: r.Msg.Spec, SpecID: cas.Sum(r.Msg.Spec)}
+	b := site.Submit{Kind: job.RunKind(r.Msg.Kind), Title: r.Msg.Title, Key: r.Msg.IdempotencyKey, Spec: r.Msg.Spec, SpecID: cas.Sum(r.Msg.Spec), Group: r.Msg.Group, Order: r.Msg.Order}
 	if spec.Own() {
 		b.Via, _ = s.n.Identity() // whoever uses this socket may read what this node may
 	}
@@ -141,7 +141,7 @@ func (s jobService) Cancel(ctx context.Context, r *connect.Request[forgeyardv1.C
 	if err != nil {
 		return nil, err
 	}
-	reply, err := propose(ctx, s.n, site.Cancel{Job: j.ID, Force: r.Msg.Force})
+	reply, err := propose(ctx, s.n, site.Cancel{Job: j.ID, Force: r.Msg.Force, Reason: job.CancelReason(r.Msg.Reason), Note: r.Msg.Note, After: r.Msg.AfterCheckpoint, Within: int64(r.Msg.Within.AsDuration())})
 	if err != nil {
 		return nil, err
 	}
@@ -252,6 +252,34 @@ func (s runService) Attach(ctx context.Context, r *connect.Request[forgeyardv1.A
 		case <-changed:
 		}
 	}
+}
+
+func (s runService) Suspend(ctx context.Context, r *connect.Request[forgeyardv1.SuspendRunRequest]) (*connect.Response[forgeyardv1.SuspendRunResponse], error) {
+	run, err := s.find(ctx, r.Msg.RunId)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := propose(ctx, s.n, site.RunSuspend{Run: run.ID, Or: r.Msg.Otherwise})
+	if err != nil {
+		return nil, err
+	}
+	out, err := site.Value[site.RunSuspended](reply)
+	return respond(&forgeyardv1.SuspendRunResponse{SuspensionId: string(out.ID), Changed: out.Changed, Status: string(out.Status)}, err)
+}
+
+func (s runService) Resume(ctx context.Context, r *connect.Request[forgeyardv1.ResumeRunRequest]) (*connect.Response[forgeyardv1.SuspendRunResponse], error) {
+	run, err := s.find(ctx, r.Msg.RunId)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := propose(ctx, s.n, site.RunResume{Run: run.ID}); err != nil {
+		return nil, err
+	}
+	out := &forgeyardv1.SuspendRunResponse{Changed: true, Status: string(job.Queued)}
+	if run.Suspension != nil {
+		out.SuspensionId = string(run.Suspension.ID)
+	}
+	return connect.NewResponse(out), nil
 }
 
 type contentService struct{ n Node }

@@ -78,6 +78,8 @@ type Input struct {
 	// which the silence was counted: a leader that was stopped and wakes up deposed must
 	// not end, through its successor, a lease that the successor has renewed.
 	Term uint64
+	// Wall is for preferences, and for nothing that anybody may or may not do.
+	Wall forgeyard.Wall
 }
 
 // uplink is the committed record with the leader's own, fresher reading of the daemon's clock.

@@ -175,13 +175,16 @@ func (s *stepper) candidates(j site.Job, taken map[forgeyard.RunnerID]usage, dev
 func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.Device, down []string) Candidate {
 	sign, _ := s.in.Mem.Runner(m.Runner)
 	u.withheld = max(0, sign.Taken.Withheld)
-	c := Candidate{Runner: m.Runner, Name: m.Name, score: score(m, j, u, devs)}
+	c := Candidate{Runner: m.Runner, Name: m.Name, score: score(m, j, u, devs) + suits(m.Assigned.Class, j, s.in.Wall)}
 	if j.Spec.Node != "" && j.Spec.Node != m.Runner {
 		c.Reasons = append(c.Reasons, "the run is for another node")
 	}
 	c.Reasons = append(c.Reasons, down...)
 	c.Reasons = append(c.Reasons, m.Caps.Lacks(j.Spec, m.Assigned)...)
 	c.Reasons = append(c.Reasons, noRoom(m, j.Spec, u)...)
+	if m.Assigned.Class.MayVanish() && j.OnlyStable() {
+		c.Reasons = append(c.Reasons, fmt.Sprintf("it is %s capacity, the job was interrupted %d times and goes to stable capacity only", m.Assigned.Class, j.Interruptions))
+	}
 	if why := s.avoids(j, m); why != "" {
 		c.Reasons = append(c.Reasons, why)
 	}
@@ -209,6 +212,9 @@ func (s *stepper) unavailable(m site.Member) []string {
 	}
 	if m.Draining {
 		why = append(why, "draining")
+	}
+	if m.Notice != nil {
+		why = append(why, "it is being taken away: "+m.Notice.Source)
 	}
 	if ok {
 		for _, r := range sign.Refusing {

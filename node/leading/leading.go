@@ -180,7 +180,7 @@ func (l *Leadership) look(group []controllers.GroupMember) (forgeyard.Instant, c
 // than they do.
 func (l *Leadership) known() controllers.Input {
 	used, known := l.cfg.Used()
-	in := controllers.Input{State: l.cfg.Replica.State(), Mem: l.mem, Used: used, Known: known, Term: l.cfg.Term, Reshaping: l.reshaping}
+	in := controllers.Input{State: l.cfg.Replica.State(), Mem: l.mem, Used: used, Known: known, Term: l.cfg.Term, Wall: forgeyard.WallOf(l.cfg.Clock.Wall()), Reshaping: l.reshaping}
 	if l.cfg.Daemon != nil {
 		in.Daemon, in.DaemonOff = l.cfg.Daemon()
 	}

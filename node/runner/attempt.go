@@ -227,7 +227,7 @@ func (a *Attempt) interrupted() *verdict {
 	}
 	o := a.asked()
 	switch {
-	case o.kind == checkpoint.StopTimeout:
+	case o.kind == checkpoint.StopTimeout && !o.cancel:
 		return failure(job.TimedOut, "%s", o.reason)
 	case o.ends():
 		return &verdict{end: EndCompleted, outcome: job.OutcomeCancelled, message: forgeyard.Clip(o.reason, maxMessage)}

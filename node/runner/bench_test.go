@@ -118,6 +118,7 @@ type hooks struct {
 	chunks    []job.LogChunk
 	told      []job.Told
 	refused   []string
+	stopping  []bool
 	tries     int
 	sent      []Delivery
 	phase     func(job.Phase) error
@@ -146,6 +147,12 @@ func (h *hooks) Report(_ context.Context, t job.Told) error {
 	defer h.mu.Unlock()
 	h.told = append(h.told, t)
 	return nil
+}
+
+func (h *hooks) Stopping(_ context.Context, force bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopping = append(h.stopping, force)
 }
 
 func (h *hooks) StopRefused(_ context.Context, why string) {

@@ -257,7 +257,7 @@ func TestSuspend(t *testing.T) {
 	b := newBench(t)
 	s := resumable([]string{"n"}, `echo up; while [ ! -e $FORGEYARD_CTL_DIR/x ]; do sleep 0.02; if grep -q '"kind":"suspend"' $FORGEYARD_CTL_DIR/request.json; then asked=$((${asked-0}+1)); [ ! -e again ] || { echo 1 > n; exit 85; }; fi
 if [ -n "${asked-}" ] && grep -q '"kind":"none"' $FORGEYARD_CTL_DIR/request.json && [ ! -e again ]; then touch again; echo resumed; fi; done`)
-	s.Resume.Checkpoint.Window = minWindow
+	s.Resume.Checkpoint.Window = checkpoint.MinWindow
 	tk := task(s)
 	k := b.book(tk)
 	k.exit = VerdictCommitted

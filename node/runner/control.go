@@ -2,7 +2,9 @@ package runner
 
 import (
 	"context"
+	"time"
 
+	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 )
 
@@ -12,6 +14,11 @@ type order struct {
 	kind   checkpoint.StopKind
 	reason string
 	force  bool // no asking, no grace
+
+	cancel bool              // the job ends, by somebody's word
+	save   bool              // of a cancel: a checkpoint is asked for first
+	within time.Duration     // for that; 0: as the contract says
+	until  forgeyard.Instant // the machine may be gone then; 0: nobody says when
 }
 
 // strength orders stops. A person's cancel wins over a reclaim that races with it (K07).
@@ -27,9 +34,15 @@ func (o order) strength() int {
 	case checkpoint.StopTimeout:
 		s = 4
 	case checkpoint.StopCancel, checkpoint.StopSuperseded:
-		s = 5
-	case checkpoint.StopSecurity:
 		s = 6
+	case checkpoint.StopSecurity:
+		s = 7
+	}
+	if o.cancel {
+		s = max(s, 6)
+	}
+	if o.cancel && o.save {
+		s = 5 // one that waits for nothing is more
 	}
 	if s > 1 && o.force {
 		s += 10
@@ -48,13 +61,34 @@ func (o order) ends() bool { return !o.gives() && o.strength() > 1 }
 // Cancel ends the attempt as cancelled: softly, with the spec's grace, or at once by
 // force. It is idempotent; force after a soft cancel shortens it.
 func (a *Attempt) Cancel(reason string, force bool) {
-	a.give(order{checkpoint.StopCancel, reason, force})
+	a.End(Ending{Kind: checkpoint.StopCancel, Reason: reason, Force: force})
+}
+
+// Ending is how the work of a job that is cancelled is ended.
+type Ending struct {
+	Kind   checkpoint.StopKind // what the program is told: cancel, superseded, timeout or security
+	Reason string
+	Force  bool
+	Save   bool          // a checkpoint is asked for first
+	Within time.Duration // for that; 0: as the contract says
+}
+
+// End ends the attempt as cancelled. It is idempotent; what presses harder takes the place of
+// what went before.
+func (a *Attempt) End(e Ending) {
+	a.give(order{kind: e.Kind, reason: e.Reason, force: e.Force || e.Kind == checkpoint.StopSecurity, cancel: true, save: e.Save && !e.Force, within: e.Within})
+}
+
+// Preempt asks for the job to be given back by a machine that may be gone at the instant; 0:
+// nobody says when.
+func (a *Attempt) Preempt(reason string, until forgeyard.Instant) {
+	a.give(order{kind: checkpoint.StopPreempt, reason: reason, until: until})
 }
 
 // Stop asks for a checkpoint, a suspend, or to give the job back. A security stop kills
 // at once. It is idempotent.
 func (a *Attempt) Stop(kind checkpoint.StopKind, reason string) {
-	a.give(order{kind, reason, kind == checkpoint.StopSecurity})
+	a.give(order{kind: kind, reason: reason, force: kind == checkpoint.StopSecurity, cancel: kind == checkpoint.StopSecurity})
 }
 
 // LeaseEnded kills at once: the right to act is gone, so nothing is captured, committed
@@ -71,7 +105,7 @@ func (a *Attempt) give(o order) {
 	if o.kind != checkpoint.StopCheckpoint {
 		closeOnce(a.stopping)
 	}
-	if o.ends() && o.kind != checkpoint.StopTimeout {
+	if o.ends() && (o.cancel || o.kind != checkpoint.StopTimeout) && !o.save {
 		closeOnce(a.cancelled)
 	}
 	select {

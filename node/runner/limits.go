@@ -20,8 +20,6 @@ const (
 	lateParts = 64
 	// flushLook is how often the two above are looked at.
 	flushLook = time.Second
-	// minWindow: a shorter time for a checkpoint is not worth asking (FYCP/1 §6).
-	minWindow = 2 * time.Second
 	// maxCritical bounds how long a critical section may delay the stop signal.
 	maxCritical = 20 * time.Second
 	// retryFirst and retryMost bound the pause between tries to deliver outputs.

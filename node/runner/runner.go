@@ -256,6 +256,8 @@ type Task struct {
 	LogParts int
 	// Diagnostics is what may be kept of work that fails. Zero: nothing.
 	Diagnostics Diagnostics
+	// MaxGrace bounds the time between the stop signal and the kill; 0: as the spec says.
+	MaxGrace time.Duration
 	// Until is when the right to act ends as far as is known at the start; Extend moves it.
 	// Zero: only LeaseEnded ends it.
 	Until forgeyard.Instant
@@ -284,6 +286,9 @@ type Hooks interface {
 	Report(ctx context.Context, t job.Told) error
 	// StopRefused tells that a suspend was not followed for want of a checkpoint.
 	StopRefused(ctx context.Context, why string)
+	// Stopping tells how far the end of cancelled work has come: it was asked to end, or by
+	// force it is killed.
+	Stopping(ctx context.Context, force bool)
 }
 
 // Delivery is what must reach other nodes before a completion.

@@ -95,7 +95,7 @@ func FuzzReadState(f *testing.F) {
 // comes over the wire can make a runner do what is not in the list (RA-003).
 func TestUnknownOrderIsNone(t *testing.T) {
 	for _, kind := range []checkpoint.StopKind{"", "run reboot", "Cancel"} {
-		if n := (order{kind, "so", true}).strength(); n != 0 {
+		if n := (order{kind: kind, reason: "so", force: true}).strength(); n != 0 {
 			t.Errorf("%q has strength %d", kind, n)
 		}
 	}

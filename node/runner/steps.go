@@ -163,6 +163,8 @@ func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
 		a.endLease() // its end says nothing about the work
 	}
 	switch {
+	case resumable && o.save && x.Code == a.contract.ExitCode && x.Signal == 0 && !a.Lost():
+		return a.exitCheckpoint(o)
 	case a.Lost() || o.ends():
 		return a.withCode(a.interrupted(), x)
 	case a.over != "":
@@ -232,8 +234,12 @@ func (a *Attempt) exitCheckpoint(o order) *verdict {
 	if err := a.flush(ctx); err != nil {
 		a.note("log not flushed before the checkpoint: %v", err)
 	}
-	c, err := a.task.Checkpoints.Exit(ctx, a.folders(), o.gives())
+	c, err := a.task.Checkpoints.Exit(ctx, a.folders(), o.gives() || o.save)
 	if v := a.interruptedByEnd(); v != nil {
+		if o.save && err == nil {
+			a.taken = c
+			a.tellCheckpoint(c)
+		}
 		return v
 	}
 	if err != nil {

@@ -153,8 +153,11 @@ func (w *watch) obey() {
 		return
 	}
 	window := w.window()
-	asks := w.a.contract.Resumable() && (o.gives() || o.kind == checkpoint.StopCheckpoint) && window >= minWindow
-	w.request(checkpoint.Request{Kind: o.kind, Reason: o.reason, WantCheckpoint: asks, WantExit: o.kind != checkpoint.StopCheckpoint})
+	asks := w.a.contract.Resumable() && (o.gives() || o.save || o.kind == checkpoint.StopCheckpoint) && window >= checkpoint.MinWindow
+	w.request(checkpoint.Request{Kind: o.kind, Reason: o.reason, WantCheckpoint: asks, WantExit: o.kind != checkpoint.StopCheckpoint, Deadline: w.deadline()})
+	if o.cancel {
+		w.tellStopping(false)
+	}
 	switch {
 	case o.kind == checkpoint.StopSuspend && !asks:
 		w.refuse("the job has no checkpoints")
@@ -172,7 +175,39 @@ func (w *watch) obey() {
 }
 
 // window is how long a checkpoint may take.
-func (w *watch) window() time.Duration { return w.a.contract.Window }
+func (w *watch) window() time.Duration {
+	window, _ := w.budget()
+	return window
+}
+
+// budget is how long a checkpoint may take, and after it the end of the work.
+func (w *watch) budget() (window, grace time.Duration) {
+	window, grace = w.a.contract.Window, w.a.task.Spec.Stop.Grace
+	if most := w.a.task.MaxGrace; most > 0 {
+		grace = min(grace, most)
+	}
+	if w.order.save && w.order.within > 0 {
+		window = min(window, w.order.within)
+	}
+	if w.order.until == 0 {
+		return window, grace
+	}
+	left := w.order.until.Sub(w.a.run.cfg.Clock.Now())
+	return checkpoint.Budget(window, grace, max(left, time.Millisecond))
+}
+
+// deadline is for the program to read: when the machine may be gone, and no promise.
+func (w *watch) deadline() time.Time {
+	if w.order.until == 0 {
+		return time.Time{}
+	}
+	return w.a.run.cfg.Clock.Wall().Add(w.order.until.Sub(w.a.run.cfg.Clock.Now()))
+}
+
+// tellStopping tells the node how far the end of cancelled work has come.
+func (w *watch) tellStopping(force bool) {
+	w.a.tell(func(ctx context.Context) { w.a.hooks.Stopping(ctx, force) })
+}
 
 // request replaces request.json; a workload that spoiled its own folder is not asked.
 func (w *watch) request(r checkpoint.Request) {
@@ -247,11 +282,15 @@ func (w *watch) terminate() {
 	if err := w.h.SignalAll(sig); err != nil {
 		w.a.note("stop signal: %v", err)
 	}
-	w.stage, w.timer = stageSignalled, w.a.run.cfg.Clock.After(w.a.task.Spec.Stop.Grace)
+	_, grace := w.budget()
+	w.stage, w.timer = stageSignalled, w.a.run.cfg.Clock.After(grace)
 }
 
 func (w *watch) strike() {
 	w.stage, w.timer = stageKilled, nil
+	if w.order.cancel && !w.a.Lost() {
+		w.tellStopping(true)
+	}
 	w.a.run.cfg.Ender.End(w.a.id, w.h)
 }
 
@@ -267,7 +306,7 @@ func (w *watch) last() {
 			w.saw(<-w.looking)
 		}
 	}
-	if w.tick() == nil || w.a.interruptedByEnd() != nil {
+	if w.tick() == nil || (w.a.interruptedByEnd() != nil && (!w.a.asked().save || w.a.Lost())) {
 		return
 	}
 	ctx, cancel := w.a.bounded(w.a.task.Spec.Timeouts.Upload, w.a.cancelled)

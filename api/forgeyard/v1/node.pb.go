@@ -2334,9 +2334,10 @@ func (*SetConfigResponse) Descriptor() ([]byte, []int) {
 type SetMemberRequest struct {
 	state         protoimpl.MessageState   `protogen:"open.v1"`
 	Member        string                   `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // runner id or name
-	Action        string                   `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | approve | promote | demote | remove | attest-off | assign
+	Action        string                   `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | approve | promote | demote | remove | attest-off | assign | preempt | unpreempt
 	Reason        string                   `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // of attest-off
 	Assign        *SetMemberRequest_Assign `protobuf:"bytes,4,opt,name=assign,proto3" json:"assign,omitempty"` // of assign
+	Left          *durationpb.Duration     `protobuf:"bytes,5,opt,name=left,proto3" json:"left,omitempty"`     // of preempt: until the machine may be gone; absent: nobody says
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2399,6 +2400,13 @@ func (x *SetMemberRequest) GetAssign() *SetMemberRequest_Assign {
 	return nil
 }
 
+func (x *SetMemberRequest) GetLeft() *durationpb.Duration {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
 type SetMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        *Member                `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
@@ -2457,7 +2465,9 @@ type SubmitRequest struct {
 	Kind           string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	Title          string                 `protobuf:"bytes,3,opt,name=title,proto3" json:"title,omitempty"`
 	IdempotencyKey string                 `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	Hold           string                 `protobuf:"bytes,5,opt,name=hold,proto3" json:"hold,omitempty"` // under which the inputs were put
+	Hold           string                 `protobuf:"bytes,5,opt,name=hold,proto3" json:"hold,omitempty"`    // under which the inputs were put
+	Group          string                 `protobuf:"bytes,6,opt,name=group,proto3" json:"group,omitempty"`  // the run supersedes those of its group that have a lower order
+	Order          uint64                 `protobuf:"varint,7,opt,name=order,proto3" json:"order,omitempty"` // 0: after all that are there
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2525,6 +2535,20 @@ func (x *SubmitRequest) GetHold() string {
 		return x.Hold
 	}
 	return ""
+}
+
+func (x *SubmitRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetOrder() uint64 {
+	if x != nil {
+		return x.Order
+	}
+	return 0
 }
 
 type SubmitResponse struct {
@@ -2796,11 +2820,15 @@ func (x *LogRequest) GetAfter() uint64 {
 }
 
 type CancelJobRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	JobId           string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Force           bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	Reason          string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // user, superseded, timeout, budget, incident, security, shutdown, preemption, policy; empty: user
+	Note            string                 `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`     // in words
+	AfterCheckpoint bool                   `protobuf:"varint,5,opt,name=after_checkpoint,json=afterCheckpoint,proto3" json:"after_checkpoint,omitempty"`
+	Within          *durationpb.Duration   `protobuf:"bytes,6,opt,name=within,proto3" json:"within,omitempty"` // of after_checkpoint; absent: as the job's contract says
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CancelJobRequest) Reset() {
@@ -2845,6 +2873,34 @@ func (x *CancelJobRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *CancelJobRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *CancelJobRequest) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *CancelJobRequest) GetAfterCheckpoint() bool {
+	if x != nil {
+		return x.AfterCheckpoint
+	}
+	return false
+}
+
+func (x *CancelJobRequest) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
 }
 
 type AskJobRequest struct {
@@ -3912,6 +3968,162 @@ func (x *OpenCheckpointResponse) GetPayload() string {
 	return ""
 }
 
+type SuspendRunRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RunId         string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	Otherwise     string                 `protobuf:"bytes,2,opt,name=otherwise,proto3" json:"otherwise,omitempty"` // as in AskJobRequest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspendRunRequest) Reset() {
+	*x = SuspendRunRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspendRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspendRunRequest) ProtoMessage() {}
+
+func (x *SuspendRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspendRunRequest.ProtoReflect.Descriptor instead.
+func (*SuspendRunRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *SuspendRunRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *SuspendRunRequest) GetOtherwise() string {
+	if x != nil {
+		return x.Otherwise
+	}
+	return ""
+}
+
+type ResumeRunRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RunId         string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRunRequest) Reset() {
+	*x = ResumeRunRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRunRequest) ProtoMessage() {}
+
+func (x *ResumeRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRunRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRunRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *ResumeRunRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+type SuspendRunResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SuspensionId  string                 `protobuf:"bytes,1,opt,name=suspension_id,json=suspensionId,proto3" json:"suspension_id,omitempty"`
+	Changed       bool                   `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	Status        string                 `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"` // of its job
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspendRunResponse) Reset() {
+	*x = SuspendRunResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspendRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspendRunResponse) ProtoMessage() {}
+
+func (x *SuspendRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspendRunResponse.ProtoReflect.Descriptor instead.
+func (*SuspendRunResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *SuspendRunResponse) GetSuspensionId() string {
+	if x != nil {
+		return x.SuspensionId
+	}
+	return ""
+}
+
+func (x *SuspendRunResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *SuspendRunResponse) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
 type ListRunsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -3922,7 +4134,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +4146,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3947,7 +4159,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListRunsRequest) GetKind() string {
@@ -3973,7 +4185,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3985,7 +4197,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3998,7 +4210,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -4017,7 +4229,7 @@ type ShowRunRequest struct {
 
 func (x *ShowRunRequest) Reset() {
 	*x = ShowRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4029,7 +4241,7 @@ func (x *ShowRunRequest) String() string {
 func (*ShowRunRequest) ProtoMessage() {}
 
 func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4042,7 +4254,7 @@ func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRunRequest.ProtoReflect.Descriptor instead.
 func (*ShowRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ShowRunRequest) GetRunId() string {
@@ -4063,7 +4275,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4075,7 +4287,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4088,7 +4300,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -4121,7 +4333,7 @@ type ListNamesRequest struct {
 
 func (x *ListNamesRequest) Reset() {
 	*x = ListNamesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4133,7 +4345,7 @@ func (x *ListNamesRequest) String() string {
 func (*ListNamesRequest) ProtoMessage() {}
 
 func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4146,7 +4358,7 @@ func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesRequest.ProtoReflect.Descriptor instead.
 func (*ListNamesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListNamesRequest) GetName() string {
@@ -4165,7 +4377,7 @@ type ListNamesResponse struct {
 
 func (x *ListNamesResponse) Reset() {
 	*x = ListNamesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4177,7 +4389,7 @@ func (x *ListNamesResponse) String() string {
 func (*ListNamesResponse) ProtoMessage() {}
 
 func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4190,7 +4402,7 @@ func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesResponse.ProtoReflect.Descriptor instead.
 func (*ListNamesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListNamesResponse) GetNames() []*Name {
@@ -4211,7 +4423,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4223,7 +4435,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4236,7 +4448,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Name) GetName() string {
@@ -4276,7 +4488,7 @@ type NamedSet struct {
 
 func (x *NamedSet) Reset() {
 	*x = NamedSet{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4288,7 +4500,7 @@ func (x *NamedSet) String() string {
 func (*NamedSet) ProtoMessage() {}
 
 func (x *NamedSet) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4301,7 +4513,7 @@ func (x *NamedSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamedSet.ProtoReflect.Descriptor instead.
 func (*NamedSet) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *NamedSet) GetDigest() string {
@@ -4369,7 +4581,7 @@ type RemoveNameRequest struct {
 
 func (x *RemoveNameRequest) Reset() {
 	*x = RemoveNameRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4381,7 +4593,7 @@ func (x *RemoveNameRequest) String() string {
 func (*RemoveNameRequest) ProtoMessage() {}
 
 func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4394,7 +4606,7 @@ func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNameRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RemoveNameRequest) GetName() string {
@@ -4412,7 +4624,7 @@ type RemoveNameResponse struct {
 
 func (x *RemoveNameResponse) Reset() {
 	*x = RemoveNameResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4424,7 +4636,7 @@ func (x *RemoveNameResponse) String() string {
 func (*RemoveNameResponse) ProtoMessage() {}
 
 func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4437,7 +4649,7 @@ func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNameResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 type PutRequest struct {
@@ -4454,7 +4666,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4466,7 +4678,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4479,7 +4691,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PutRequest) GetKind() string {
@@ -4528,7 +4740,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4540,7 +4752,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4553,7 +4765,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PutResponse) GetDigest() string {
@@ -4586,7 +4798,7 @@ type MissingRequest struct {
 
 func (x *MissingRequest) Reset() {
 	*x = MissingRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4598,7 +4810,7 @@ func (x *MissingRequest) String() string {
 func (*MissingRequest) ProtoMessage() {}
 
 func (x *MissingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4611,7 +4823,7 @@ func (x *MissingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingRequest.ProtoReflect.Descriptor instead.
 func (*MissingRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *MissingRequest) GetManifest() []byte {
@@ -4630,7 +4842,7 @@ type MissingResponse struct {
 
 func (x *MissingResponse) Reset() {
 	*x = MissingResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4642,7 +4854,7 @@ func (x *MissingResponse) String() string {
 func (*MissingResponse) ProtoMessage() {}
 
 func (x *MissingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4655,7 +4867,7 @@ func (x *MissingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingResponse.ProtoReflect.Descriptor instead.
 func (*MissingResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *MissingResponse) GetBlocks() []uint32 {
@@ -4678,7 +4890,7 @@ type PutBlocksRequest struct {
 
 func (x *PutBlocksRequest) Reset() {
 	*x = PutBlocksRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4690,7 +4902,7 @@ func (x *PutBlocksRequest) String() string {
 func (*PutBlocksRequest) ProtoMessage() {}
 
 func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4703,7 +4915,7 @@ func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlocksRequest.ProtoReflect.Descriptor instead.
 func (*PutBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *PutBlocksRequest) GetManifest() []byte {
@@ -4748,7 +4960,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4760,7 +4972,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4773,7 +4985,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -4829,7 +5041,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4841,7 +5053,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4854,7 +5066,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -4887,7 +5099,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4899,7 +5111,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4912,7 +5124,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -4940,7 +5152,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4952,7 +5164,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4965,7 +5177,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -5048,7 +5260,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5060,7 +5272,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5073,7 +5285,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -5098,7 +5310,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5110,7 +5322,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5123,7 +5335,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 type UsageResponse struct {
@@ -5139,7 +5351,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5151,7 +5363,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5164,7 +5376,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -5214,7 +5426,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5226,7 +5438,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5239,7 +5451,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -5278,7 +5490,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5290,7 +5502,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5303,7 +5515,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 type UnpinRequest struct {
@@ -5317,7 +5529,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5329,7 +5541,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5342,7 +5554,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -5375,7 +5587,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5387,7 +5599,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5400,7 +5612,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *UnpinResponse) GetChanged() bool {
@@ -5419,7 +5631,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5431,7 +5643,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5444,7 +5656,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -5465,7 +5677,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5477,7 +5689,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5490,7 +5702,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -5531,7 +5743,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5543,7 +5755,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5556,7 +5768,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *VerifyResponse) GetObjects() int64 {
@@ -5635,7 +5847,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5647,7 +5859,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5660,7 +5872,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -5707,7 +5919,7 @@ type OwnTaskRequest struct {
 
 func (x *OwnTaskRequest) Reset() {
 	*x = OwnTaskRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5719,7 +5931,7 @@ func (x *OwnTaskRequest) String() string {
 func (*OwnTaskRequest) ProtoMessage() {}
 
 func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5732,7 +5944,7 @@ func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTaskRequest.ProtoReflect.Descriptor instead.
 func (*OwnTaskRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *OwnTaskRequest) GetAttemptId() string {
@@ -5755,7 +5967,7 @@ type OwnTask struct {
 
 func (x *OwnTask) Reset() {
 	*x = OwnTask{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5767,7 +5979,7 @@ func (x *OwnTask) String() string {
 func (*OwnTask) ProtoMessage() {}
 
 func (x *OwnTask) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5780,7 +5992,7 @@ func (x *OwnTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTask.ProtoReflect.Descriptor instead.
 func (*OwnTask) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *OwnTask) GetKind() string {
@@ -5829,7 +6041,7 @@ type OwnReportRequest struct {
 
 func (x *OwnReportRequest) Reset() {
 	*x = OwnReportRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5841,7 +6053,7 @@ func (x *OwnReportRequest) String() string {
 func (*OwnReportRequest) ProtoMessage() {}
 
 func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5854,7 +6066,7 @@ func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportRequest.ProtoReflect.Descriptor instead.
 func (*OwnReportRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *OwnReportRequest) GetAttemptId() string {
@@ -5886,7 +6098,7 @@ type OwnReportResponse struct {
 
 func (x *OwnReportResponse) Reset() {
 	*x = OwnReportResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5898,7 +6110,7 @@ func (x *OwnReportResponse) String() string {
 func (*OwnReportResponse) ProtoMessage() {}
 
 func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5911,7 +6123,7 @@ func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportResponse.ProtoReflect.Descriptor instead.
 func (*OwnReportResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 type OwnVerifyRequest struct {
@@ -5925,7 +6137,7 @@ type OwnVerifyRequest struct {
 
 func (x *OwnVerifyRequest) Reset() {
 	*x = OwnVerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5937,7 +6149,7 @@ func (x *OwnVerifyRequest) String() string {
 func (*OwnVerifyRequest) ProtoMessage() {}
 
 func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5950,7 +6162,7 @@ func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyRequest.ProtoReflect.Descriptor instead.
 func (*OwnVerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *OwnVerifyRequest) GetAttemptId() string {
@@ -5986,7 +6198,7 @@ type OwnVerifyResponse struct {
 
 func (x *OwnVerifyResponse) Reset() {
 	*x = OwnVerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5998,7 +6210,7 @@ func (x *OwnVerifyResponse) String() string {
 func (*OwnVerifyResponse) ProtoMessage() {}
 
 func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6011,7 +6223,7 @@ func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyResponse.ProtoReflect.Descriptor instead.
 func (*OwnVerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *OwnVerifyResponse) GetObjects() int64 {
@@ -6052,7 +6264,7 @@ type OwnGardenRequest struct {
 
 func (x *OwnGardenRequest) Reset() {
 	*x = OwnGardenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6064,7 +6276,7 @@ func (x *OwnGardenRequest) String() string {
 func (*OwnGardenRequest) ProtoMessage() {}
 
 func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6077,7 +6289,7 @@ func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenRequest.ProtoReflect.Descriptor instead.
 func (*OwnGardenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *OwnGardenRequest) GetAttemptId() string {
@@ -6106,7 +6318,7 @@ type OwnGardenResponse struct {
 
 func (x *OwnGardenResponse) Reset() {
 	*x = OwnGardenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6118,7 +6330,7 @@ func (x *OwnGardenResponse) String() string {
 func (*OwnGardenResponse) ProtoMessage() {}
 
 func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6131,7 +6343,7 @@ func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenResponse.ProtoReflect.Descriptor instead.
 func (*OwnGardenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *OwnGardenResponse) GetLooked() int64 {
@@ -6172,7 +6384,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6184,7 +6396,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6197,7 +6409,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -6227,7 +6439,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6239,7 +6451,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6252,7 +6464,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -6302,7 +6514,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6314,7 +6526,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6327,7 +6539,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -6370,7 +6582,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6382,7 +6594,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6395,7 +6607,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -6438,7 +6650,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6450,7 +6662,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6463,7 +6675,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -6509,7 +6721,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6521,7 +6733,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6534,7 +6746,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *BundleImported) GetId() string {
@@ -6595,7 +6807,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6607,7 +6819,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6620,7 +6832,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -6642,7 +6854,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6654,7 +6866,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6667,7 +6879,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -6706,7 +6918,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6718,7 +6930,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6731,7 +6943,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{116}
 }
 
 type ListDevicesResponse struct {
@@ -6743,7 +6955,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6755,7 +6967,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6768,7 +6980,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{114}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -6792,7 +7004,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6804,7 +7016,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6817,7 +7029,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{115}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -6874,7 +7086,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6886,7 +7098,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6899,7 +7111,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{116}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -6940,7 +7152,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6952,7 +7164,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6965,7 +7177,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{117}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -6990,7 +7202,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7002,7 +7214,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7015,7 +7227,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{118}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{121}
 }
 
 type SetDeviceHealthRequest struct {
@@ -7029,7 +7241,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7041,7 +7253,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7054,7 +7266,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{119}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -7086,7 +7298,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7098,7 +7310,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7111,7 +7323,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{120}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{123}
 }
 
 type ConsoleData struct {
@@ -7124,7 +7336,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7136,7 +7348,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7149,7 +7361,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{121}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -7174,7 +7386,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7186,7 +7398,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7199,7 +7411,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{122}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{125}
 }
 
 type UplinkStatus struct {
@@ -7217,7 +7429,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7229,7 +7441,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7242,7 +7454,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{123}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -7303,7 +7515,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7315,7 +7527,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7328,7 +7540,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{124}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -7346,7 +7558,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7358,7 +7570,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7371,7 +7583,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{125}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{128}
 }
 
 type UplinkDrillRequest struct {
@@ -7383,7 +7595,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7395,7 +7607,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7408,7 +7620,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{126}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -7443,7 +7655,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7455,7 +7667,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7468,7 +7680,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{127}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -7599,7 +7811,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7611,7 +7823,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7624,7 +7836,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{128}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -7643,7 +7855,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7655,7 +7867,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7668,7 +7880,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{129}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -7689,7 +7901,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7701,7 +7913,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7714,7 +7926,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{130}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -7749,7 +7961,7 @@ type NodeStatus_Withheld struct {
 
 func (x *NodeStatus_Withheld) Reset() {
 	*x = NodeStatus_Withheld{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7761,7 +7973,7 @@ func (x *NodeStatus_Withheld) String() string {
 func (*NodeStatus_Withheld) ProtoMessage() {}
 
 func (x *NodeStatus_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7802,7 +8014,7 @@ type NodeStatus_Reason struct {
 
 func (x *NodeStatus_Reason) Reset() {
 	*x = NodeStatus_Reason{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7814,7 +8026,7 @@ func (x *NodeStatus_Reason) String() string {
 func (*NodeStatus_Reason) ProtoMessage() {}
 
 func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7863,7 +8075,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7875,7 +8087,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7972,7 +8184,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7984,7 +8196,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8029,7 +8241,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8041,7 +8253,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8119,7 +8331,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8131,7 +8343,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8195,7 +8407,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8207,7 +8419,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8270,7 +8482,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8282,7 +8494,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8337,7 +8549,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8349,7 +8561,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8396,7 +8608,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8408,7 +8620,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8451,7 +8663,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8463,7 +8675,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8526,7 +8738,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8538,7 +8750,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8591,13 +8803,14 @@ type SetMemberRequest_Assign struct {
 	NoTrust       bool                   `protobuf:"varint,4,opt,name=no_trust,json=noTrust,proto3" json:"no_trust,omitempty"`
 	Labels        map[string]string      `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // likewise
 	NoLabels      bool                   `protobuf:"varint,6,opt,name=no_labels,json=noLabels,proto3" json:"no_labels,omitempty"`
+	Class         string                 `protobuf:"bytes,7,opt,name=class,proto3" json:"class,omitempty"` // stable, preemptible, spot, best-effort; empty: as it is
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetMemberRequest_Assign) Reset() {
 	*x = SetMemberRequest_Assign{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8609,7 +8822,7 @@ func (x *SetMemberRequest_Assign) String() string {
 func (*SetMemberRequest_Assign) ProtoMessage() {}
 
 func (x *SetMemberRequest_Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8665,6 +8878,13 @@ func (x *SetMemberRequest_Assign) GetNoLabels() bool {
 		return x.NoLabels
 	}
 	return false
+}
+
+func (x *SetMemberRequest_Assign) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
 }
 
 var File_forgeyard_v1_node_proto protoreflect.FileDescriptor
@@ -8897,31 +9117,35 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x10SetConfigRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x13\n" +
-	"\x11SetConfigResponse\"\xa5\x03\n" +
+	"\x11SetConfigResponse\"\xea\x03\n" +
 	"\x10SetMemberRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12=\n" +
-	"\x06assign\x18\x04 \x01(\v2%.forgeyard.v1.SetMemberRequest.AssignR\x06assign\x1a\x89\x02\n" +
+	"\x06assign\x18\x04 \x01(\v2%.forgeyard.v1.SetMemberRequest.AssignR\x06assign\x12-\n" +
+	"\x04left\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04left\x1a\x9f\x02\n" +
 	"\x06Assign\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x17\n" +
 	"\ano_pool\x18\x02 \x01(\bR\x06noPool\x12\x14\n" +
 	"\x05trust\x18\x03 \x03(\tR\x05trust\x12\x19\n" +
 	"\bno_trust\x18\x04 \x01(\bR\anoTrust\x12I\n" +
 	"\x06labels\x18\x05 \x03(\v21.forgeyard.v1.SetMemberRequest.Assign.LabelsEntryR\x06labels\x12\x1b\n" +
-	"\tno_labels\x18\x06 \x01(\bR\bnoLabels\x1a9\n" +
+	"\tno_labels\x18\x06 \x01(\bR\bnoLabels\x12\x14\n" +
+	"\x05class\x18\a \x01(\tR\x05class\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
 	"\x11SetMemberResponse\x12,\n" +
 	"\x06member\x18\x01 \x01(\v2\x14.forgeyard.v1.MemberR\x06member\x12\x1a\n" +
-	"\breleased\x18\x02 \x03(\tR\breleased\"\x8a\x01\n" +
+	"\breleased\x18\x02 \x03(\tR\breleased\"\xb6\x01\n" +
 	"\rSubmitRequest\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\fR\x04spec\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05title\x18\x03 \x01(\tR\x05title\x12'\n" +
 	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\x12\x12\n" +
-	"\x04hold\x18\x05 \x01(\tR\x04hold\"Z\n" +
+	"\x04hold\x18\x05 \x01(\tR\x04hold\x12\x14\n" +
+	"\x05group\x18\x06 \x01(\tR\x05group\x12\x14\n" +
+	"\x05order\x18\a \x01(\x04R\x05order\"Z\n" +
 	"\x0eSubmitResponse\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x17\n" +
 	"\ajob_ids\x18\x02 \x03(\tR\x06jobIds\x12\x18\n" +
@@ -8938,10 +9162,14 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\tR\x06stream\x12\x16\n" +
 	"\x06follow\x18\x03 \x01(\bR\x06follow\x12\x14\n" +
-	"\x05after\x18\x04 \x01(\x04R\x05after\"?\n" +
+	"\x05after\x18\x04 \x01(\x04R\x05after\"\xc9\x01\n" +
 	"\x10CancelJobRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"X\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\x12)\n" +
+	"\x10after_checkpoint\x18\x05 \x01(\bR\x0fafterCheckpoint\x121\n" +
+	"\x06within\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06within\"X\n" +
 	"\rAskJobRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x1c\n" +
@@ -9018,7 +9246,16 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\rcheckpoint_id\x18\x01 \x01(\tR\fcheckpointId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"2\n" +
 	"\x16OpenCheckpointResponse\x12\x18\n" +
-	"\apayload\x18\x01 \x01(\tR\apayload\"=\n" +
+	"\apayload\x18\x01 \x01(\tR\apayload\"H\n" +
+	"\x11SuspendRunRequest\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1c\n" +
+	"\totherwise\x18\x02 \x01(\tR\totherwise\")\n" +
+	"\x10ResumeRunRequest\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\"k\n" +
+	"\x12SuspendRunResponse\x12#\n" +
+	"\rsuspension_id\x18\x01 \x01(\tR\fsuspensionId\x12\x18\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\x12\x16\n" +
+	"\x06status\x18\x03 \x01(\tR\x06status\"=\n" +
 	"\x0fListRunsRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\"9\n" +
@@ -9334,12 +9571,14 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x06Doctor\x12%.forgeyard.v1.CheckpointDoctorRequest\x1a&.forgeyard.v1.CheckpointDoctorResponse\x12W\n" +
 	"\x06Revoke\x12%.forgeyard.v1.RevokeCheckpointRequest\x1a&.forgeyard.v1.RevokeCheckpointResponse\x12W\n" +
 	"\x06Delete\x12%.forgeyard.v1.DeleteCheckpointRequest\x1a&.forgeyard.v1.DeleteCheckpointResponse\x12Q\n" +
-	"\x04Open\x12#.forgeyard.v1.OpenCheckpointRequest\x1a$.forgeyard.v1.OpenCheckpointResponse2\xcd\x01\n" +
+	"\x04Open\x12#.forgeyard.v1.OpenCheckpointRequest\x1a$.forgeyard.v1.OpenCheckpointResponse2\xe7\x02\n" +
 	"\n" +
 	"RunService\x12E\n" +
 	"\x04List\x12\x1d.forgeyard.v1.ListRunsRequest\x1a\x1e.forgeyard.v1.ListRunsResponse\x127\n" +
 	"\x04Show\x12\x1c.forgeyard.v1.ShowRunRequest\x1a\x11.forgeyard.v1.Run\x12?\n" +
-	"\x06Attach\x12\x1b.forgeyard.v1.AttachRequest\x1a\x16.forgeyard.v1.RunEvent0\x012\xba\x06\n" +
+	"\x06Attach\x12\x1b.forgeyard.v1.AttachRequest\x1a\x16.forgeyard.v1.RunEvent0\x01\x12L\n" +
+	"\aSuspend\x12\x1f.forgeyard.v1.SuspendRunRequest\x1a .forgeyard.v1.SuspendRunResponse\x12J\n" +
+	"\x06Resume\x12\x1e.forgeyard.v1.ResumeRunRequest\x1a .forgeyard.v1.SuspendRunResponse2\xba\x06\n" +
 	"\x0eContentService\x12<\n" +
 	"\x03Put\x12\x18.forgeyard.v1.PutRequest\x1a\x19.forgeyard.v1.PutResponse(\x01\x12<\n" +
 	"\x03Get\x12\x18.forgeyard.v1.GetRequest\x1a\x19.forgeyard.v1.GetResponse0\x01\x12F\n" +
@@ -9388,7 +9627,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 146)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 149)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*CleanupRequest)(nil),           // 0: forgeyard.v1.CleanupRequest
 	(*CleanupResponse)(nil),          // 1: forgeyard.v1.CleanupResponse
@@ -9457,309 +9696,318 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*DeleteCheckpointResponse)(nil), // 64: forgeyard.v1.DeleteCheckpointResponse
 	(*OpenCheckpointRequest)(nil),    // 65: forgeyard.v1.OpenCheckpointRequest
 	(*OpenCheckpointResponse)(nil),   // 66: forgeyard.v1.OpenCheckpointResponse
-	(*ListRunsRequest)(nil),          // 67: forgeyard.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 68: forgeyard.v1.ListRunsResponse
-	(*ShowRunRequest)(nil),           // 69: forgeyard.v1.ShowRunRequest
-	(*AttachRequest)(nil),            // 70: forgeyard.v1.AttachRequest
-	(*ListNamesRequest)(nil),         // 71: forgeyard.v1.ListNamesRequest
-	(*ListNamesResponse)(nil),        // 72: forgeyard.v1.ListNamesResponse
-	(*Name)(nil),                     // 73: forgeyard.v1.Name
-	(*NamedSet)(nil),                 // 74: forgeyard.v1.NamedSet
-	(*RemoveNameRequest)(nil),        // 75: forgeyard.v1.RemoveNameRequest
-	(*RemoveNameResponse)(nil),       // 76: forgeyard.v1.RemoveNameResponse
-	(*PutRequest)(nil),               // 77: forgeyard.v1.PutRequest
-	(*PutResponse)(nil),              // 78: forgeyard.v1.PutResponse
-	(*MissingRequest)(nil),           // 79: forgeyard.v1.MissingRequest
-	(*MissingResponse)(nil),          // 80: forgeyard.v1.MissingResponse
-	(*PutBlocksRequest)(nil),         // 81: forgeyard.v1.PutBlocksRequest
-	(*GetRequest)(nil),               // 82: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 83: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 84: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 85: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 86: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 87: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 88: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 89: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 90: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 91: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 92: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 93: forgeyard.v1.GCRequest
-	(*VerifyRequest)(nil),            // 94: forgeyard.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 95: forgeyard.v1.VerifyResponse
-	(*GCResponse)(nil),               // 96: forgeyard.v1.GCResponse
-	(*OwnTaskRequest)(nil),           // 97: forgeyard.v1.OwnTaskRequest
-	(*OwnTask)(nil),                  // 98: forgeyard.v1.OwnTask
-	(*OwnReportRequest)(nil),         // 99: forgeyard.v1.OwnReportRequest
-	(*OwnReportResponse)(nil),        // 100: forgeyard.v1.OwnReportResponse
-	(*OwnVerifyRequest)(nil),         // 101: forgeyard.v1.OwnVerifyRequest
-	(*OwnVerifyResponse)(nil),        // 102: forgeyard.v1.OwnVerifyResponse
-	(*OwnGardenRequest)(nil),         // 103: forgeyard.v1.OwnGardenRequest
-	(*OwnGardenResponse)(nil),        // 104: forgeyard.v1.OwnGardenResponse
-	(*BundleRoot)(nil),               // 105: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 106: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 107: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 108: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 109: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 110: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 111: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 112: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 113: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 114: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 115: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 116: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 117: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 118: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 119: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 120: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 121: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 122: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 123: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 124: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 125: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 126: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 127: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 128: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 129: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 130: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Withheld)(nil),      // 131: forgeyard.v1.NodeStatus.Withheld
-	(*NodeStatus_Reason)(nil),        // 132: forgeyard.v1.NodeStatus.Reason
-	(*NodeStatus_Link)(nil),          // 133: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 134: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 135: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 136: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 137: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 138: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 139: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 140: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 141: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 142: forgeyard.v1.SiteStatus.DeviceCounts
-	(*SetMemberRequest_Assign)(nil),  // 143: forgeyard.v1.SetMemberRequest.Assign
-	nil,                              // 144: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
-	nil,                              // 145: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*durationpb.Duration)(nil),      // 146: google.protobuf.Duration
-	(*Capabilities)(nil),             // 147: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 148: google.protobuf.Timestamp
-	(*Member)(nil),                   // 149: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 150: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 151: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 152: forgeyard.v1.Job
-	(*Checkpoint)(nil),               // 153: forgeyard.v1.Checkpoint
-	(*Run)(nil),                      // 154: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 155: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 156: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 157: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 158: forgeyard.v1.RunEvent
+	(*SuspendRunRequest)(nil),        // 67: forgeyard.v1.SuspendRunRequest
+	(*ResumeRunRequest)(nil),         // 68: forgeyard.v1.ResumeRunRequest
+	(*SuspendRunResponse)(nil),       // 69: forgeyard.v1.SuspendRunResponse
+	(*ListRunsRequest)(nil),          // 70: forgeyard.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 71: forgeyard.v1.ListRunsResponse
+	(*ShowRunRequest)(nil),           // 72: forgeyard.v1.ShowRunRequest
+	(*AttachRequest)(nil),            // 73: forgeyard.v1.AttachRequest
+	(*ListNamesRequest)(nil),         // 74: forgeyard.v1.ListNamesRequest
+	(*ListNamesResponse)(nil),        // 75: forgeyard.v1.ListNamesResponse
+	(*Name)(nil),                     // 76: forgeyard.v1.Name
+	(*NamedSet)(nil),                 // 77: forgeyard.v1.NamedSet
+	(*RemoveNameRequest)(nil),        // 78: forgeyard.v1.RemoveNameRequest
+	(*RemoveNameResponse)(nil),       // 79: forgeyard.v1.RemoveNameResponse
+	(*PutRequest)(nil),               // 80: forgeyard.v1.PutRequest
+	(*PutResponse)(nil),              // 81: forgeyard.v1.PutResponse
+	(*MissingRequest)(nil),           // 82: forgeyard.v1.MissingRequest
+	(*MissingResponse)(nil),          // 83: forgeyard.v1.MissingResponse
+	(*PutBlocksRequest)(nil),         // 84: forgeyard.v1.PutBlocksRequest
+	(*GetRequest)(nil),               // 85: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 86: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 87: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 88: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 89: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 90: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 91: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 92: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 93: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 94: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 95: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 96: forgeyard.v1.GCRequest
+	(*VerifyRequest)(nil),            // 97: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 98: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 99: forgeyard.v1.GCResponse
+	(*OwnTaskRequest)(nil),           // 100: forgeyard.v1.OwnTaskRequest
+	(*OwnTask)(nil),                  // 101: forgeyard.v1.OwnTask
+	(*OwnReportRequest)(nil),         // 102: forgeyard.v1.OwnReportRequest
+	(*OwnReportResponse)(nil),        // 103: forgeyard.v1.OwnReportResponse
+	(*OwnVerifyRequest)(nil),         // 104: forgeyard.v1.OwnVerifyRequest
+	(*OwnVerifyResponse)(nil),        // 105: forgeyard.v1.OwnVerifyResponse
+	(*OwnGardenRequest)(nil),         // 106: forgeyard.v1.OwnGardenRequest
+	(*OwnGardenResponse)(nil),        // 107: forgeyard.v1.OwnGardenResponse
+	(*BundleRoot)(nil),               // 108: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 109: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 110: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 111: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 112: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 113: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 114: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 115: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 116: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 117: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 118: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 119: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 120: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 121: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 122: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 123: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 124: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 125: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 126: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 127: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 128: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 129: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 130: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 131: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 132: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 133: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Withheld)(nil),      // 134: forgeyard.v1.NodeStatus.Withheld
+	(*NodeStatus_Reason)(nil),        // 135: forgeyard.v1.NodeStatus.Reason
+	(*NodeStatus_Link)(nil),          // 136: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 137: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 138: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 139: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 140: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 141: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 142: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 143: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 144: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 145: forgeyard.v1.SiteStatus.DeviceCounts
+	(*SetMemberRequest_Assign)(nil),  // 146: forgeyard.v1.SetMemberRequest.Assign
+	nil,                              // 147: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	nil,                              // 148: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*durationpb.Duration)(nil),      // 149: google.protobuf.Duration
+	(*Capabilities)(nil),             // 150: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 151: google.protobuf.Timestamp
+	(*Member)(nil),                   // 152: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 153: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 154: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 155: forgeyard.v1.Job
+	(*Checkpoint)(nil),               // 156: forgeyard.v1.Checkpoint
+	(*Run)(nil),                      // 157: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 158: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 159: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 160: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 161: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	2,   // 0: forgeyard.v1.CleanupResponse.found:type_name -> forgeyard.v1.Leftover
-	146, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
-	135, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	136, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	149, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
+	138, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	139, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	5,   // 4: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	137, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	147, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	148, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	133, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	134, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	132, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
-	131, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
-	138, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	146, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	140, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	150, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	151, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	136, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	137, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	135, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
+	134, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
+	141, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	149, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	5,   // 14: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	12,  // 15: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
 	17,  // 16: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	148, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	148, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	139, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	140, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	149, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	150, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	151, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	141, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	142, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	148, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	149, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	148, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	146, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	148, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	151, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	151, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	142, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	143, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	152, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	153, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	154, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	144, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	145, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	151, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	152, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	151, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	149, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	151, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	31,  // 31: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	12,  // 32: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	143, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
-	149, // 34: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	152, // 35: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	153, // 36: forgeyard.v1.ListCheckpointsResponse.checkpoints:type_name -> forgeyard.v1.Checkpoint
-	153, // 37: forgeyard.v1.CheckpointDetail.checkpoint:type_name -> forgeyard.v1.Checkpoint
-	60,  // 38: forgeyard.v1.CheckpointDoctorResponse.faults:type_name -> forgeyard.v1.CheckpointFault
-	153, // 39: forgeyard.v1.DeleteCheckpointResponse.checkpoint:type_name -> forgeyard.v1.Checkpoint
-	154, // 40: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	73,  // 41: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	74,  // 42: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	74,  // 43: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	148, // 44: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	148, // 45: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	148, // 46: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	86,  // 47: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	148, // 48: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	146, // 49: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	155, // 50: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	105, // 51: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	146, // 52: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	110, // 53: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	112, // 54: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	105, // 55: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	148, // 56: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	156, // 57: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	145, // 58: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	146, // 59: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	150, // 60: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	151, // 61: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	148, // 62: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	148, // 63: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	148, // 64: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	148, // 65: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	148, // 66: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	127, // 67: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	146, // 68: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	146, // 69: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	146, // 70: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	144, // 71: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
-	3,   // 72: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	6,   // 73: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	8,   // 74: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	10,  // 75: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	0,   // 76: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
-	24,  // 77: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	26,  // 78: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	28,  // 79: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	30,  // 80: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	32,  // 81: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	34,  // 82: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	13,  // 83: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
-	15,  // 84: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
-	18,  // 85: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
-	36,  // 86: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	38,  // 87: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	40,  // 88: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	20,  // 89: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	22,  // 90: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	42,  // 91: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	44,  // 92: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	46,  // 93: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	47,  // 94: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	48,  // 95: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	49,  // 96: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
-	50,  // 97: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
-	51,  // 98: forgeyard.v1.JobService.ResolveEffect:input_type -> forgeyard.v1.ResolveEffectRequest
-	128, // 99: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	130, // 100: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	54,  // 101: forgeyard.v1.CheckpointService.List:input_type -> forgeyard.v1.ListCheckpointsRequest
-	56,  // 102: forgeyard.v1.CheckpointService.Show:input_type -> forgeyard.v1.ShowCheckpointRequest
-	58,  // 103: forgeyard.v1.CheckpointService.Doctor:input_type -> forgeyard.v1.CheckpointDoctorRequest
-	61,  // 104: forgeyard.v1.CheckpointService.Revoke:input_type -> forgeyard.v1.RevokeCheckpointRequest
-	63,  // 105: forgeyard.v1.CheckpointService.Delete:input_type -> forgeyard.v1.DeleteCheckpointRequest
-	65,  // 106: forgeyard.v1.CheckpointService.Open:input_type -> forgeyard.v1.OpenCheckpointRequest
-	67,  // 107: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	69,  // 108: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	70,  // 109: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	77,  // 110: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	82,  // 111: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	79,  // 112: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	81,  // 113: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	84,  // 114: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	87,  // 115: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	89,  // 116: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	91,  // 117: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	93,  // 118: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	94,  // 119: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	71,  // 120: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	75,  // 121: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	97,  // 122: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	99,  // 123: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	101, // 124: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	103, // 125: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	106, // 126: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	108, // 127: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	111, // 128: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	113, // 129: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	115, // 130: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	117, // 131: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	119, // 132: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	121, // 133: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	122, // 134: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	124, // 135: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	125, // 136: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	126, // 137: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	4,   // 138: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	7,   // 139: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	9,   // 140: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	11,  // 141: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	1,   // 142: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
-	25,  // 143: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	27,  // 144: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	29,  // 145: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	31,  // 146: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	33,  // 147: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	35,  // 148: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	14,  // 149: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	16,  // 150: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	19,  // 151: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	37,  // 152: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	39,  // 153: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	41,  // 154: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	21,  // 155: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	23,  // 156: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	43,  // 157: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	45,  // 158: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	152, // 159: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	157, // 160: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	53,  // 161: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	52,  // 162: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
-	52,  // 163: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
-	152, // 164: forgeyard.v1.JobService.ResolveEffect:output_type -> forgeyard.v1.Job
-	129, // 165: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	127, // 166: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	55,  // 167: forgeyard.v1.CheckpointService.List:output_type -> forgeyard.v1.ListCheckpointsResponse
-	57,  // 168: forgeyard.v1.CheckpointService.Show:output_type -> forgeyard.v1.CheckpointDetail
-	59,  // 169: forgeyard.v1.CheckpointService.Doctor:output_type -> forgeyard.v1.CheckpointDoctorResponse
-	62,  // 170: forgeyard.v1.CheckpointService.Revoke:output_type -> forgeyard.v1.RevokeCheckpointResponse
-	64,  // 171: forgeyard.v1.CheckpointService.Delete:output_type -> forgeyard.v1.DeleteCheckpointResponse
-	66,  // 172: forgeyard.v1.CheckpointService.Open:output_type -> forgeyard.v1.OpenCheckpointResponse
-	68,  // 173: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	154, // 174: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	158, // 175: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	78,  // 176: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	83,  // 177: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	80,  // 178: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	78,  // 179: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	85,  // 180: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	88,  // 181: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	90,  // 182: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	92,  // 183: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	96,  // 184: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	95,  // 185: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	72,  // 186: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	76,  // 187: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	98,  // 188: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	100, // 189: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	102, // 190: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	104, // 191: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	107, // 192: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	109, // 193: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	112, // 194: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	114, // 195: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	116, // 196: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	118, // 197: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	120, // 198: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	121, // 199: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	123, // 200: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	123, // 201: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	123, // 202: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	123, // 203: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	138, // [138:204] is the sub-list for method output_type
-	72,  // [72:138] is the sub-list for method input_type
-	72,  // [72:72] is the sub-list for extension type_name
-	72,  // [72:72] is the sub-list for extension extendee
-	0,   // [0:72] is the sub-list for field type_name
+	146, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
+	149, // 34: forgeyard.v1.SetMemberRequest.left:type_name -> google.protobuf.Duration
+	152, // 35: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	155, // 36: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	149, // 37: forgeyard.v1.CancelJobRequest.within:type_name -> google.protobuf.Duration
+	156, // 38: forgeyard.v1.ListCheckpointsResponse.checkpoints:type_name -> forgeyard.v1.Checkpoint
+	156, // 39: forgeyard.v1.CheckpointDetail.checkpoint:type_name -> forgeyard.v1.Checkpoint
+	60,  // 40: forgeyard.v1.CheckpointDoctorResponse.faults:type_name -> forgeyard.v1.CheckpointFault
+	156, // 41: forgeyard.v1.DeleteCheckpointResponse.checkpoint:type_name -> forgeyard.v1.Checkpoint
+	157, // 42: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	76,  // 43: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	77,  // 44: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	77,  // 45: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	151, // 46: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	151, // 47: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	151, // 48: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	89,  // 49: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	151, // 50: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	149, // 51: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	158, // 52: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	108, // 53: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	149, // 54: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	113, // 55: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	115, // 56: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	108, // 57: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	151, // 58: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	159, // 59: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	148, // 60: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	149, // 61: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	153, // 62: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	154, // 63: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	151, // 64: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	151, // 65: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	151, // 66: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	151, // 67: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	151, // 68: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	130, // 69: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	149, // 70: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	149, // 71: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	149, // 72: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	147, // 73: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	3,   // 74: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	6,   // 75: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	8,   // 76: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	10,  // 77: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	0,   // 78: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
+	24,  // 79: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	26,  // 80: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	28,  // 81: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	30,  // 82: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	32,  // 83: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	34,  // 84: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	13,  // 85: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
+	15,  // 86: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
+	18,  // 87: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
+	36,  // 88: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	38,  // 89: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	40,  // 90: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	20,  // 91: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	22,  // 92: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	42,  // 93: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	44,  // 94: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	46,  // 95: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	47,  // 96: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	48,  // 97: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	49,  // 98: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
+	50,  // 99: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
+	51,  // 100: forgeyard.v1.JobService.ResolveEffect:input_type -> forgeyard.v1.ResolveEffectRequest
+	131, // 101: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	133, // 102: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	54,  // 103: forgeyard.v1.CheckpointService.List:input_type -> forgeyard.v1.ListCheckpointsRequest
+	56,  // 104: forgeyard.v1.CheckpointService.Show:input_type -> forgeyard.v1.ShowCheckpointRequest
+	58,  // 105: forgeyard.v1.CheckpointService.Doctor:input_type -> forgeyard.v1.CheckpointDoctorRequest
+	61,  // 106: forgeyard.v1.CheckpointService.Revoke:input_type -> forgeyard.v1.RevokeCheckpointRequest
+	63,  // 107: forgeyard.v1.CheckpointService.Delete:input_type -> forgeyard.v1.DeleteCheckpointRequest
+	65,  // 108: forgeyard.v1.CheckpointService.Open:input_type -> forgeyard.v1.OpenCheckpointRequest
+	70,  // 109: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	72,  // 110: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	73,  // 111: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	67,  // 112: forgeyard.v1.RunService.Suspend:input_type -> forgeyard.v1.SuspendRunRequest
+	68,  // 113: forgeyard.v1.RunService.Resume:input_type -> forgeyard.v1.ResumeRunRequest
+	80,  // 114: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	85,  // 115: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	82,  // 116: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	84,  // 117: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	87,  // 118: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	90,  // 119: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	92,  // 120: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	94,  // 121: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	96,  // 122: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	97,  // 123: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	74,  // 124: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	78,  // 125: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	100, // 126: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	102, // 127: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	104, // 128: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	106, // 129: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	109, // 130: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	111, // 131: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	114, // 132: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	116, // 133: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	118, // 134: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	120, // 135: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	122, // 136: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	124, // 137: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	125, // 138: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	127, // 139: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	128, // 140: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	129, // 141: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	4,   // 142: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	7,   // 143: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	9,   // 144: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	11,  // 145: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	1,   // 146: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
+	25,  // 147: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	27,  // 148: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	29,  // 149: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	31,  // 150: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	33,  // 151: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	35,  // 152: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	14,  // 153: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	16,  // 154: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	19,  // 155: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	37,  // 156: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	39,  // 157: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	41,  // 158: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	21,  // 159: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	23,  // 160: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	43,  // 161: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	45,  // 162: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	155, // 163: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	160, // 164: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	53,  // 165: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	52,  // 166: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
+	52,  // 167: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
+	155, // 168: forgeyard.v1.JobService.ResolveEffect:output_type -> forgeyard.v1.Job
+	132, // 169: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	130, // 170: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	55,  // 171: forgeyard.v1.CheckpointService.List:output_type -> forgeyard.v1.ListCheckpointsResponse
+	57,  // 172: forgeyard.v1.CheckpointService.Show:output_type -> forgeyard.v1.CheckpointDetail
+	59,  // 173: forgeyard.v1.CheckpointService.Doctor:output_type -> forgeyard.v1.CheckpointDoctorResponse
+	62,  // 174: forgeyard.v1.CheckpointService.Revoke:output_type -> forgeyard.v1.RevokeCheckpointResponse
+	64,  // 175: forgeyard.v1.CheckpointService.Delete:output_type -> forgeyard.v1.DeleteCheckpointResponse
+	66,  // 176: forgeyard.v1.CheckpointService.Open:output_type -> forgeyard.v1.OpenCheckpointResponse
+	71,  // 177: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	157, // 178: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	161, // 179: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	69,  // 180: forgeyard.v1.RunService.Suspend:output_type -> forgeyard.v1.SuspendRunResponse
+	69,  // 181: forgeyard.v1.RunService.Resume:output_type -> forgeyard.v1.SuspendRunResponse
+	81,  // 182: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	86,  // 183: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	83,  // 184: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	81,  // 185: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	88,  // 186: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	91,  // 187: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	93,  // 188: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	95,  // 189: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	99,  // 190: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	98,  // 191: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	75,  // 192: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	79,  // 193: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	101, // 194: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	103, // 195: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	105, // 196: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	107, // 197: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	110, // 198: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	112, // 199: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	115, // 200: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	117, // 201: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	119, // 202: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	121, // 203: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	123, // 204: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	124, // 205: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	126, // 206: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	126, // 207: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	126, // 208: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	126, // 209: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	142, // [142:210] is the sub-list for method output_type
+	74,  // [74:142] is the sub-list for method input_type
+	74,  // [74:74] is the sub-list for extension type_name
+	74,  // [74:74] is the sub-list for extension extendee
+	0,   // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -9774,7 +10022,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   146,
+			NumMessages:   149,
 			NumExtensions: 0,
 			NumServices:   10,
 		},

@@ -49,6 +49,7 @@ type Member struct {
 	Heartbeat     *Heartbeat             `protobuf:"bytes,19,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`                        // the last that the leader heard; absent: not asked for, or none
 	Waiting       bool                   `protobuf:"varint,20,opt,name=waiting,proto3" json:"waiting,omitempty"`                           // for approval: no work, no vote
 	Assigned      *Assignment            `protobuf:"bytes,21,opt,name=assigned,proto3" json:"assigned,omitempty"`                          // what the site says of it; absent: nothing
+	TakenAway     string                 `protobuf:"bytes,58,opt,name=taken_away,json=takenAway,proto3" json:"taken_away,omitempty"`       // who says that it is being taken away; empty: nobody
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -230,12 +231,20 @@ func (x *Member) GetAssigned() *Assignment {
 	return nil
 }
 
+func (x *Member) GetTakenAway() string {
+	if x != nil {
+		return x.TakenAway
+	}
+	return ""
+}
+
 // Assignment is what the site says of a runner, and the runner never of itself.
 type Assignment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`                                                                               // it serves the jobs that ask for this pool, and no others
 	Trust         []string               `protobuf:"bytes,2,rep,name=trust,proto3" json:"trust,omitempty"`                                                                             // confidential | trusted-network
 	Labels        map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // they stand before the runner's own
+	Class         string                 `protobuf:"bytes,4,opt,name=class,proto3" json:"class,omitempty"`                                                                             // preemptible, spot, best-effort; empty: stable
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,6 +298,13 @@ func (x *Assignment) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *Assignment) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
 }
 
 // Heartbeat is what a runner last said of itself (07§26), as the leader heard it.
@@ -986,6 +1002,8 @@ type Job struct {
 	Suspension     *Job_Suspension      `protobuf:"bytes,45,opt,name=suspension,proto3" json:"suspension,omitempty"`                               // the last wish to suspend it; absent: none that still matters
 	Effects        []*Job_Effect        `protobuf:"bytes,50,rep,name=effects,proto3" json:"effects,omitempty"`                                     // what the job does outside, in the order of the first intents
 	CommittedSteps []*Job_CommittedStep `protobuf:"bytes,51,rep,name=committed_steps,json=committedSteps,proto3" json:"committed_steps,omitempty"` // results that a later epoch does not make again
+	Cancellation   *Job_Cancellation    `protobuf:"bytes,58,opt,name=cancellation,proto3" json:"cancellation,omitempty"`                           // absent: nobody has asked for it
+	OnlyStable     bool                 `protobuf:"varint,59,opt,name=only_stable,json=onlyStable,proto3" json:"only_stable,omitempty"`            // it was interrupted so often that it goes to stable capacity only
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1349,6 +1367,20 @@ func (x *Job) GetCommittedSteps() []*Job_CommittedStep {
 	return nil
 }
 
+func (x *Job) GetCancellation() *Job_Cancellation {
+	if x != nil {
+		return x.Cancellation
+	}
+	return nil
+}
+
+func (x *Job) GetOnlyStable() bool {
+	if x != nil {
+		return x.OnlyStable
+	}
+	return false
+}
+
 type Checkpoint struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CheckpointId  string                 `protobuf:"bytes,1,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"` // digest of its manifest
@@ -1699,6 +1731,10 @@ type Run struct {
 	Pid                     int64                  `protobuf:"varint,14,opt,name=pid,proto3" json:"pid,omitempty"`
 	By                      string                 `protobuf:"bytes,15,opt,name=by,proto3" json:"by,omitempty"`
 	LastSeq                 uint64                 `protobuf:"varint,16,opt,name=last_seq,json=lastSeq,proto3" json:"last_seq,omitempty"`
+	Group                   string                 `protobuf:"bytes,17,opt,name=group,proto3" json:"group,omitempty"`
+	Order                   uint64                 `protobuf:"varint,18,opt,name=order,proto3" json:"order,omitempty"`
+	SupersededBy            string                 `protobuf:"bytes,19,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`
+	Suspension              *Run_Suspension        `protobuf:"bytes,20,opt,name=suspension,proto3" json:"suspension,omitempty"` // the last one; absent: none
 	unknownFields           protoimpl.UnknownFields
 	sizeCache               protoimpl.SizeCache
 }
@@ -1843,6 +1879,34 @@ func (x *Run) GetLastSeq() uint64 {
 		return x.LastSeq
 	}
 	return 0
+}
+
+func (x *Run) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Run) GetOrder() uint64 {
+	if x != nil {
+		return x.Order
+	}
+	return 0
+}
+
+func (x *Run) GetSupersededBy() string {
+	if x != nil {
+		return x.SupersededBy
+	}
+	return ""
+}
+
+func (x *Run) GetSuspension() *Run_Suspension {
+	if x != nil {
+		return x.Suspension
+	}
+	return nil
 }
 
 type RunEvent struct {
@@ -3021,6 +3085,106 @@ func (x *Job_CommittedStep) GetAt() *timestamppb.Timestamp {
 	return nil
 }
 
+type Job_Cancellation struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	State           string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"` // requested, graceful_stopping, force_stopping, cancelled, cancellation_failed
+	Reason          string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	By              string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	At              *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	Note            string                 `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
+	AfterCheckpoint bool                   `protobuf:"varint,6,opt,name=after_checkpoint,json=afterCheckpoint,proto3" json:"after_checkpoint,omitempty"`
+	Force           bool                   `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	SupersededBy    string                 `protobuf:"bytes,8,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"` // a run
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Job_Cancellation) Reset() {
+	*x = Job_Cancellation{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job_Cancellation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job_Cancellation) ProtoMessage() {}
+
+func (x *Job_Cancellation) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job_Cancellation.ProtoReflect.Descriptor instead.
+func (*Job_Cancellation) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 2}
+}
+
+func (x *Job_Cancellation) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Job_Cancellation) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Job_Cancellation) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Job_Cancellation) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Job_Cancellation) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *Job_Cancellation) GetAfterCheckpoint() bool {
+	if x != nil {
+		return x.AfterCheckpoint
+	}
+	return false
+}
+
+func (x *Job_Cancellation) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *Job_Cancellation) GetSupersededBy() string {
+	if x != nil {
+		return x.SupersededBy
+	}
+	return ""
+}
+
 type Job_Suspension struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"` // requested, suspended, resuming, failed
@@ -3034,7 +3198,7 @@ type Job_Suspension struct {
 
 func (x *Job_Suspension) Reset() {
 	*x = Job_Suspension{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3046,7 +3210,7 @@ func (x *Job_Suspension) String() string {
 func (*Job_Suspension) ProtoMessage() {}
 
 func (x *Job_Suspension) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3059,7 +3223,7 @@ func (x *Job_Suspension) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Suspension.ProtoReflect.Descriptor instead.
 func (*Job_Suspension) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 3}
 }
 
 func (x *Job_Suspension) GetState() string {
@@ -3110,7 +3274,7 @@ type Job_Event struct {
 
 func (x *Job_Event) Reset() {
 	*x = Job_Event{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3122,7 +3286,7 @@ func (x *Job_Event) String() string {
 func (*Job_Event) ProtoMessage() {}
 
 func (x *Job_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3135,7 +3299,7 @@ func (x *Job_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Event.ProtoReflect.Descriptor instead.
 func (*Job_Event) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 4}
 }
 
 func (x *Job_Event) GetAt() *timestamppb.Timestamp {
@@ -3181,7 +3345,7 @@ type Job_Diagnostic struct {
 
 func (x *Job_Diagnostic) Reset() {
 	*x = Job_Diagnostic{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3193,7 +3357,7 @@ func (x *Job_Diagnostic) String() string {
 func (*Job_Diagnostic) ProtoMessage() {}
 
 func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3206,7 +3370,7 @@ func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Diagnostic.ProtoReflect.Descriptor instead.
 func (*Job_Diagnostic) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 5}
 }
 
 func (x *Job_Diagnostic) GetPath() string {
@@ -3269,7 +3433,7 @@ type Job_Holder struct {
 
 func (x *Job_Holder) Reset() {
 	*x = Job_Holder{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3445,7 @@ func (x *Job_Holder) String() string {
 func (*Job_Holder) ProtoMessage() {}
 
 func (x *Job_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3458,7 @@ func (x *Job_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Holder.ProtoReflect.Descriptor instead.
 func (*Job_Holder) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 5}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 6}
 }
 
 func (x *Job_Holder) GetPhase() string {
@@ -3336,7 +3500,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3348,7 +3512,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3361,7 +3525,7 @@ func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Epoch.ProtoReflect.Descriptor instead.
 func (*Job_Epoch) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 6}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 7}
 }
 
 func (x *Job_Epoch) GetEpoch() uint64 {
@@ -3449,7 +3613,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3461,7 +3625,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3474,7 +3638,7 @@ func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_LateResult.ProtoReflect.Descriptor instead.
 func (*Job_LateResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 7}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 8}
 }
 
 func (x *Job_LateResult) GetAt() *timestamppb.Timestamp {
@@ -3537,7 +3701,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3549,7 +3713,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3562,7 +3726,7 @@ func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Candidate.ProtoReflect.Descriptor instead.
 func (*Job_Candidate) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 8}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 9}
 }
 
 func (x *Job_Candidate) GetRunner() string {
@@ -3599,7 +3763,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3611,7 +3775,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3624,7 +3788,7 @@ func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_HeldDevice.ProtoReflect.Descriptor instead.
 func (*Job_HeldDevice) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 9}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 10}
 }
 
 func (x *Job_HeldDevice) GetAs() string {
@@ -3679,7 +3843,7 @@ type Checkpoint_Place struct {
 
 func (x *Checkpoint_Place) Reset() {
 	*x = Checkpoint_Place{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3691,7 +3855,7 @@ func (x *Checkpoint_Place) String() string {
 func (*Checkpoint_Place) ProtoMessage() {}
 
 func (x *Checkpoint_Place) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3763,11 +3927,95 @@ func (x *Checkpoint_Place) GetDevices() []string {
 	return nil
 }
 
+type Run_Suspension struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SuspensionId  string                 `protobuf:"bytes,1,opt,name=suspension_id,json=suspensionId,proto3" json:"suspension_id,omitempty"`
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	Otherwise     string                 `protobuf:"bytes,4,opt,name=otherwise,proto3" json:"otherwise,omitempty"`
+	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"` // of its job's suspension; ended: somebody resumed it
+	Ended         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Run_Suspension) Reset() {
+	*x = Run_Suspension{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Run_Suspension) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Run_Suspension) ProtoMessage() {}
+
+func (x *Run_Suspension) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Run_Suspension.ProtoReflect.Descriptor instead.
+func (*Run_Suspension) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{12, 0}
+}
+
+func (x *Run_Suspension) GetSuspensionId() string {
+	if x != nil {
+		return x.SuspensionId
+	}
+	return ""
+}
+
+func (x *Run_Suspension) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Run_Suspension) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Run_Suspension) GetOtherwise() string {
+	if x != nil {
+		return x.Otherwise
+	}
+	return ""
+}
+
+func (x *Run_Suspension) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Run_Suspension) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
 var File_forgeyard_v1_types_proto protoreflect.FileDescriptor
 
 const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\x06\n" +
+	"\x18forgeyard/v1/types.proto\x12\fforgeyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc4\x06\n" +
 	"\x06Member\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
@@ -3791,15 +4039,18 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\fsilent_since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x125\n" +
 	"\theartbeat\x18\x13 \x01(\v2\x17.forgeyard.v1.HeartbeatR\theartbeat\x12\x18\n" +
 	"\awaiting\x18\x14 \x01(\bR\awaiting\x124\n" +
-	"\bassigned\x18\x15 \x01(\v2\x18.forgeyard.v1.AssignmentR\bassigned\x1a9\n" +
+	"\bassigned\x18\x15 \x01(\v2\x18.forgeyard.v1.AssignmentR\bassigned\x12\x1d\n" +
+	"\n" +
+	"taken_away\x18: \x01(\tR\ttakenAway\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaf\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc5\x01\n" +
 	"\n" +
 	"Assignment\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05trust\x18\x02 \x03(\tR\x05trust\x12<\n" +
-	"\x06labels\x18\x03 \x03(\v2$.forgeyard.v1.Assignment.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\x03 \x03(\v2$.forgeyard.v1.Assignment.LabelsEntryR\x06labels\x12\x14\n" +
+	"\x05class\x18\x04 \x01(\tR\x05class\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x06\n" +
@@ -3917,7 +4168,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\apending\x18\x01 \x01(\x03R\apending\x122\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x12\n" +
-	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xac\x1d\n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\x86 \n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x14\n" +
@@ -3975,7 +4226,10 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"suspension\x18- \x01(\v2\x1c.forgeyard.v1.Job.SuspensionR\n" +
 	"suspension\x122\n" +
 	"\aeffects\x182 \x03(\v2\x18.forgeyard.v1.Job.EffectR\aeffects\x12H\n" +
-	"\x0fcommitted_steps\x183 \x03(\v2\x1f.forgeyard.v1.Job.CommittedStepR\x0ecommittedSteps\x1a\x85\x03\n" +
+	"\x0fcommitted_steps\x183 \x03(\v2\x1f.forgeyard.v1.Job.CommittedStepR\x0ecommittedSteps\x12B\n" +
+	"\fcancellation\x18: \x01(\v2\x1e.forgeyard.v1.Job.CancellationR\fcancellation\x12\x1f\n" +
+	"\vonly_stable\x18; \x01(\bR\n" +
+	"onlyStable\x1a\x85\x03\n" +
 	"\x06Effect\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12'\n" +
@@ -3997,7 +4251,16 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\bevidence\x18\x03 \x01(\tR\bevidence\x12.\n" +
 	"\aoutputs\x18\x04 \x03(\v2\x14.forgeyard.v1.OutputR\aoutputs\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x1a\x8e\x01\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x1a\xf2\x01\n" +
+	"\fCancellation\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
+	"\x04note\x18\x05 \x01(\tR\x04note\x12)\n" +
+	"\x10after_checkpoint\x18\x06 \x01(\bR\x0fafterCheckpoint\x12\x14\n" +
+	"\x05force\x18\a \x01(\bR\x05force\x12#\n" +
+	"\rsuperseded_by\x18\b \x01(\tR\fsupersededBy\x1a\x8e\x01\n" +
 	"\n" +
 	"Suspension\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x0e\n" +
@@ -4102,7 +4365,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\texit_code\x18\x02 \x01(\x05R\bexitCode\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\tR\x06signal\x12-\n" +
-	"\x04took\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04took\"\x8a\x04\n" +
+	"\x04took\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04took\"\xef\x06\n" +
 	"\x03Run\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -4120,7 +4383,21 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x04node\x18\r \x01(\tR\x04node\x12\x10\n" +
 	"\x03pid\x18\x0e \x01(\x03R\x03pid\x12\x0e\n" +
 	"\x02by\x18\x0f \x01(\tR\x02by\x12\x19\n" +
-	"\blast_seq\x18\x10 \x01(\x04R\alastSeq\"\xff\x01\n" +
+	"\blast_seq\x18\x10 \x01(\x04R\alastSeq\x12\x14\n" +
+	"\x05group\x18\x11 \x01(\tR\x05group\x12\x14\n" +
+	"\x05order\x18\x12 \x01(\x04R\x05order\x12#\n" +
+	"\rsuperseded_by\x18\x13 \x01(\tR\fsupersededBy\x12<\n" +
+	"\n" +
+	"suspension\x18\x14 \x01(\v2\x1c.forgeyard.v1.Run.SuspensionR\n" +
+	"suspension\x1a\xd3\x01\n" +
+	"\n" +
+	"Suspension\x12#\n" +
+	"\rsuspension_id\x18\x01 \x01(\tR\fsuspensionId\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1c\n" +
+	"\totherwise\x18\x04 \x01(\tR\totherwise\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x120\n" +
+	"\x05ended\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\"\xff\x01\n" +
 	"\bRunEvent\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12*\n" +
@@ -4184,7 +4461,7 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Assignment)(nil),              // 1: forgeyard.v1.Assignment
@@ -4216,30 +4493,32 @@ var file_forgeyard_v1_types_proto_goTypes = []any{
 	nil,                             // 27: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
 	(*Job_Effect)(nil),              // 28: forgeyard.v1.Job.Effect
 	(*Job_CommittedStep)(nil),       // 29: forgeyard.v1.Job.CommittedStep
-	(*Job_Suspension)(nil),          // 30: forgeyard.v1.Job.Suspension
-	(*Job_Event)(nil),               // 31: forgeyard.v1.Job.Event
-	(*Job_Diagnostic)(nil),          // 32: forgeyard.v1.Job.Diagnostic
-	(*Job_Holder)(nil),              // 33: forgeyard.v1.Job.Holder
-	(*Job_Epoch)(nil),               // 34: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 35: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 36: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 37: forgeyard.v1.Job.HeldDevice
-	(*Checkpoint_Place)(nil),        // 38: forgeyard.v1.Checkpoint.Place
-	nil,                             // 39: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 40: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 41: google.protobuf.Duration
+	(*Job_Cancellation)(nil),        // 30: forgeyard.v1.Job.Cancellation
+	(*Job_Suspension)(nil),          // 31: forgeyard.v1.Job.Suspension
+	(*Job_Event)(nil),               // 32: forgeyard.v1.Job.Event
+	(*Job_Diagnostic)(nil),          // 33: forgeyard.v1.Job.Diagnostic
+	(*Job_Holder)(nil),              // 34: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 35: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 36: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 37: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 38: forgeyard.v1.Job.HeldDevice
+	(*Checkpoint_Place)(nil),        // 39: forgeyard.v1.Checkpoint.Place
+	(*Run_Suspension)(nil),          // 40: forgeyard.v1.Run.Suspension
+	nil,                             // 41: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 42: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 43: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	40, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	42, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
 	18, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	3,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	40, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	40, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	42, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	42, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
 	2,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
 	1,  // 6: forgeyard.v1.Member.assigned:type_name -> forgeyard.v1.Assignment
 	19, // 7: forgeyard.v1.Assignment.labels:type_name -> forgeyard.v1.Assignment.LabelsEntry
-	41, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	40, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	43, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	42, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
 	20, // 10: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
 	21, // 11: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
 	24, // 12: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
@@ -4248,66 +4527,71 @@ var file_forgeyard_v1_types_proto_depIdxs = []int32{
 	26, // 15: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
 	23, // 16: forgeyard.v1.Capabilities.gpus:type_name -> forgeyard.v1.Capabilities.GPU
 	1,  // 17: forgeyard.v1.Capabilities.assigned:type_name -> forgeyard.v1.Assignment
-	40, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	40, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	41, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	41, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	41, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	40, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	42, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	42, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	43, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	43, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	43, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	42, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
 	6,  // 24: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	41, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	41, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	40, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	40, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	40, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	40, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	40, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	34, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	43, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	43, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	42, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	42, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	42, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	42, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	42, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	35, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
 	9,  // 33: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
 	10, // 34: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
 	11, // 35: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	35, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	36, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	37, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	41, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	40, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	33, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
-	31, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
-	32, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
-	30, // 44: forgeyard.v1.Job.suspension:type_name -> forgeyard.v1.Job.Suspension
+	36, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	37, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	38, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	43, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	42, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	34, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	32, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
+	33, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
+	31, // 44: forgeyard.v1.Job.suspension:type_name -> forgeyard.v1.Job.Suspension
 	28, // 45: forgeyard.v1.Job.effects:type_name -> forgeyard.v1.Job.Effect
 	29, // 46: forgeyard.v1.Job.committed_steps:type_name -> forgeyard.v1.Job.CommittedStep
-	40, // 47: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	41, // 48: forgeyard.v1.Checkpoint.took:type_name -> google.protobuf.Duration
-	38, // 49: forgeyard.v1.Checkpoint.where:type_name -> forgeyard.v1.Checkpoint.Place
-	41, // 50: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	40, // 51: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	40, // 52: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	40, // 53: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	40, // 54: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	40, // 55: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	14, // 56: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
-	15, // 57: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
-	41, // 58: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
-	40, // 59: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	39, // 60: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	40, // 61: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	27, // 62: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	40, // 63: forgeyard.v1.Job.Effect.begun:type_name -> google.protobuf.Timestamp
-	40, // 64: forgeyard.v1.Job.Effect.ended:type_name -> google.protobuf.Timestamp
-	10, // 65: forgeyard.v1.Job.CommittedStep.outputs:type_name -> forgeyard.v1.Output
-	40, // 66: forgeyard.v1.Job.CommittedStep.at:type_name -> google.protobuf.Timestamp
-	40, // 67: forgeyard.v1.Job.Suspension.at:type_name -> google.protobuf.Timestamp
-	40, // 68: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
-	41, // 69: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	40, // 70: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	40, // 71: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	40, // 72: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	73, // [73:73] is the sub-list for method output_type
-	73, // [73:73] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	30, // 47: forgeyard.v1.Job.cancellation:type_name -> forgeyard.v1.Job.Cancellation
+	42, // 48: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	43, // 49: forgeyard.v1.Checkpoint.took:type_name -> google.protobuf.Duration
+	39, // 50: forgeyard.v1.Checkpoint.where:type_name -> forgeyard.v1.Checkpoint.Place
+	43, // 51: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	42, // 52: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	42, // 53: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	42, // 54: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	42, // 55: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	40, // 56: forgeyard.v1.Run.suspension:type_name -> forgeyard.v1.Run.Suspension
+	42, // 57: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	14, // 58: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	15, // 59: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	43, // 60: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	42, // 61: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	41, // 62: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	42, // 63: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	27, // 64: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	42, // 65: forgeyard.v1.Job.Effect.begun:type_name -> google.protobuf.Timestamp
+	42, // 66: forgeyard.v1.Job.Effect.ended:type_name -> google.protobuf.Timestamp
+	10, // 67: forgeyard.v1.Job.CommittedStep.outputs:type_name -> forgeyard.v1.Output
+	42, // 68: forgeyard.v1.Job.CommittedStep.at:type_name -> google.protobuf.Timestamp
+	42, // 69: forgeyard.v1.Job.Cancellation.at:type_name -> google.protobuf.Timestamp
+	42, // 70: forgeyard.v1.Job.Suspension.at:type_name -> google.protobuf.Timestamp
+	42, // 71: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
+	43, // 72: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	42, // 73: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	42, // 74: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	42, // 75: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	42, // 76: forgeyard.v1.Run.Suspension.at:type_name -> google.protobuf.Timestamp
+	42, // 77: forgeyard.v1.Run.Suspension.ended:type_name -> google.protobuf.Timestamp
+	78, // [78:78] is the sub-list for method output_type
+	78, // [78:78] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -4321,7 +4605,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

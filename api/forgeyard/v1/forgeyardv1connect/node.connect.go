@@ -135,6 +135,10 @@ const (
 	RunServiceShowProcedure = "/forgeyard.v1.RunService/Show"
 	// RunServiceAttachProcedure is the fully-qualified name of the RunService's Attach RPC.
 	RunServiceAttachProcedure = "/forgeyard.v1.RunService/Attach"
+	// RunServiceSuspendProcedure is the fully-qualified name of the RunService's Suspend RPC.
+	RunServiceSuspendProcedure = "/forgeyard.v1.RunService/Suspend"
+	// RunServiceResumeProcedure is the fully-qualified name of the RunService's Resume RPC.
+	RunServiceResumeProcedure = "/forgeyard.v1.RunService/Resume"
 	// ContentServicePutProcedure is the fully-qualified name of the ContentService's Put RPC.
 	ContentServicePutProcedure = "/forgeyard.v1.ContentService/Put"
 	// ContentServiceGetProcedure is the fully-qualified name of the ContentService's Get RPC.
@@ -1302,6 +1306,9 @@ type RunServiceClient interface {
 	List(context.Context, *connect.Request[v1.ListRunsRequest]) (*connect.Response[v1.ListRunsResponse], error)
 	Show(context.Context, *connect.Request[v1.ShowRunRequest]) (*connect.Response[v1.Run], error)
 	Attach(context.Context, *connect.Request[v1.AttachRequest]) (*connect.ServerStreamForClient[v1.RunEvent], error)
+	// Suspend lets a run wait as a whole, until Resume.
+	Suspend(context.Context, *connect.Request[v1.SuspendRunRequest]) (*connect.Response[v1.SuspendRunResponse], error)
+	Resume(context.Context, *connect.Request[v1.ResumeRunRequest]) (*connect.Response[v1.SuspendRunResponse], error)
 }
 
 // NewRunServiceClient constructs a client for the forgeyard.v1.RunService service. By default, it
@@ -1333,14 +1340,28 @@ func NewRunServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(runServiceMethods.ByName("Attach")),
 			connect.WithClientOptions(opts...),
 		),
+		suspend: connect.NewClient[v1.SuspendRunRequest, v1.SuspendRunResponse](
+			httpClient,
+			baseURL+RunServiceSuspendProcedure,
+			connect.WithSchema(runServiceMethods.ByName("Suspend")),
+			connect.WithClientOptions(opts...),
+		),
+		resume: connect.NewClient[v1.ResumeRunRequest, v1.SuspendRunResponse](
+			httpClient,
+			baseURL+RunServiceResumeProcedure,
+			connect.WithSchema(runServiceMethods.ByName("Resume")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // runServiceClient implements RunServiceClient.
 type runServiceClient struct {
-	list   *connect.Client[v1.ListRunsRequest, v1.ListRunsResponse]
-	show   *connect.Client[v1.ShowRunRequest, v1.Run]
-	attach *connect.Client[v1.AttachRequest, v1.RunEvent]
+	list    *connect.Client[v1.ListRunsRequest, v1.ListRunsResponse]
+	show    *connect.Client[v1.ShowRunRequest, v1.Run]
+	attach  *connect.Client[v1.AttachRequest, v1.RunEvent]
+	suspend *connect.Client[v1.SuspendRunRequest, v1.SuspendRunResponse]
+	resume  *connect.Client[v1.ResumeRunRequest, v1.SuspendRunResponse]
 }
 
 // List calls forgeyard.v1.RunService.List.
@@ -1358,11 +1379,24 @@ func (c *runServiceClient) Attach(ctx context.Context, req *connect.Request[v1.A
 	return c.attach.CallServerStream(ctx, req)
 }
 
+// Suspend calls forgeyard.v1.RunService.Suspend.
+func (c *runServiceClient) Suspend(ctx context.Context, req *connect.Request[v1.SuspendRunRequest]) (*connect.Response[v1.SuspendRunResponse], error) {
+	return c.suspend.CallUnary(ctx, req)
+}
+
+// Resume calls forgeyard.v1.RunService.Resume.
+func (c *runServiceClient) Resume(ctx context.Context, req *connect.Request[v1.ResumeRunRequest]) (*connect.Response[v1.SuspendRunResponse], error) {
+	return c.resume.CallUnary(ctx, req)
+}
+
 // RunServiceHandler is an implementation of the forgeyard.v1.RunService service.
 type RunServiceHandler interface {
 	List(context.Context, *connect.Request[v1.ListRunsRequest]) (*connect.Response[v1.ListRunsResponse], error)
 	Show(context.Context, *connect.Request[v1.ShowRunRequest]) (*connect.Response[v1.Run], error)
 	Attach(context.Context, *connect.Request[v1.AttachRequest], *connect.ServerStream[v1.RunEvent]) error
+	// Suspend lets a run wait as a whole, until Resume.
+	Suspend(context.Context, *connect.Request[v1.SuspendRunRequest]) (*connect.Response[v1.SuspendRunResponse], error)
+	Resume(context.Context, *connect.Request[v1.ResumeRunRequest]) (*connect.Response[v1.SuspendRunResponse], error)
 }
 
 // NewRunServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -1390,6 +1424,18 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(runServiceMethods.ByName("Attach")),
 		connect.WithHandlerOptions(opts...),
 	)
+	runServiceSuspendHandler := connect.NewUnaryHandler(
+		RunServiceSuspendProcedure,
+		svc.Suspend,
+		connect.WithSchema(runServiceMethods.ByName("Suspend")),
+		connect.WithHandlerOptions(opts...),
+	)
+	runServiceResumeHandler := connect.NewUnaryHandler(
+		RunServiceResumeProcedure,
+		svc.Resume,
+		connect.WithSchema(runServiceMethods.ByName("Resume")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/forgeyard.v1.RunService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RunServiceListProcedure:
@@ -1398,6 +1444,10 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 			runServiceShowHandler.ServeHTTP(w, r)
 		case RunServiceAttachProcedure:
 			runServiceAttachHandler.ServeHTTP(w, r)
+		case RunServiceSuspendProcedure:
+			runServiceSuspendHandler.ServeHTTP(w, r)
+		case RunServiceResumeProcedure:
+			runServiceResumeHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1417,6 +1467,14 @@ func (UnimplementedRunServiceHandler) Show(context.Context, *connect.Request[v1.
 
 func (UnimplementedRunServiceHandler) Attach(context.Context, *connect.Request[v1.AttachRequest], *connect.ServerStream[v1.RunEvent]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.RunService.Attach is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) Suspend(context.Context, *connect.Request[v1.SuspendRunRequest]) (*connect.Response[v1.SuspendRunResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.RunService.Suspend is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) Resume(context.Context, *connect.Request[v1.ResumeRunRequest]) (*connect.Response[v1.SuspendRunResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.RunService.Resume is not implemented"))
 }
 
 // ContentServiceClient is a client for the forgeyard.v1.ContentService service.
