@@ -23,6 +23,7 @@ type checkpointer struct {
 	invalid  error
 	watcher  *capture.Watcher
 	last     int // highest slot answered
+	tests    tests
 }
 
 func newCheckpointer(x *execution) *checkpointer {
@@ -47,6 +48,12 @@ func (c *checkpointer) Poll(ctx context.Context, f runner.Folders, final bool) (
 	found, err := c.watcher.Poll()
 	if err != nil {
 		return runner.Captured{}, err
+	}
+	if err := c.marks(ctx, f, found.Messages); err != nil {
+		return runner.Captured{}, err
+	}
+	if c.contract.Mode == checkpoint.ModeFramework {
+		return c.pollCursor(ctx, f, found.Sealed, final)
 	}
 	var out runner.Captured
 	for _, seq := range found.Sealed {
@@ -97,6 +104,9 @@ func (c *checkpointer) settle(f runner.Folders, seq int, st checkpoint.Status, r
 func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (runner.Captured, error) {
 	if c.invalid != nil {
 		return runner.Captured{}, c.invalid
+	}
+	if c.contract.Mode == checkpoint.ModeFramework {
+		return c.exitCursor(ctx, f, yield)
 	}
 	e := c.expect(f)
 	if h, ok, err := capture.ReadHeartbeat(f.Ctl); err == nil && ok {

@@ -134,6 +134,7 @@ func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
 		Diagnostics: runner.Diagnostics(x.n.settings().Policy.Diagnostics), LogParts: max(1, site.MaxLogChunks-len(x.job.Log)),
 		MaxGrace: x.n.replica.State().Config.Interruption.MaxStopGrace,
 	}
+	t.Mark = x.job.Mark
 	for _, c := range x.job.Log {
 		t.LoggedBytes += c.Size
 	}

@@ -32,7 +32,7 @@ func NewWatcher(ckptDir, ctlDir string, attempt forgeyard.AttemptID, epoch uint6
 // Found is what one look brought.
 type Found struct {
 	Sealed   []int                // slots that wait for Settle, ascending
-	Messages []checkpoint.Message // restore-ok, restore-reject
+	Messages []checkpoint.Message // restore-ok, restore-reject; mark, until WriteAnswer
 }
 
 func (f Found) empty() bool { return len(f.Sealed) == 0 && len(f.Messages) == 0 }
@@ -77,6 +77,9 @@ func (w *Watcher) deliver(d Delivery, there map[int]bool, found *Found) error {
 		return reject(checkpoint.StatusStale, "another attempt or epoch is current")
 	case m.Kind.Effect():
 		return nil // whoever keeps the ledger answers
+	case m.Kind == checkpoint.MessageMark: // found until it is answered
+		found.Messages = append(found.Messages, m)
+		return nil
 	case m.Kind != checkpoint.MessageCommit:
 		found.Messages = append(found.Messages, m)
 		return DropMessage(w.ctl, d.N)

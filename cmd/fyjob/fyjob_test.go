@@ -237,7 +237,7 @@ func TestUsageAndSurroundings(t *testing.T) {
 		args string
 	}{
 		{nil, 0, "--help"}, {nil, 0, "ckpt commit --help"}, {nil, 0, "help"},
-		{env, 2, ""}, {env, 2, "ckpt"}, {env, 2, "effect begin x"}, {env, 2, "cursor done x"}, {env, 2, "mark set x"},
+		{env, 2, ""}, {env, 2, "ckpt"}, {env, 2, "effect begin x"}, {env, 4, "cursor done x --outcome pass"}, {env, 2, "mark set"},
 		{env, 2, "ckpt should now"}, {env, 2, "ckpt commit"}, {env, 2, "ckpt commit a b"}, {env, 2, "ckpt commit --colour red a"},
 		{env, 2, "ckpt commit " + s.path("ckpt/000001.tmp") + " --progress much"}, {env, 2, "ckpt commit " + s.path("ckpt/000001.tmp") + " --format f"},
 		{nil, 6, "ckpt should"}, {nil, 6, "ckpt begin"}, {nil, 6, "doctor"}, {nil, 6, "progress 1"},

@@ -30,6 +30,20 @@ const helpText = `fyjob — tell Forgeyard about checkpoints, from inside a job
                                 it was performed; the file, a receipt of at most 1024 bytes,
                                 shows it
   fyjob effect abort KEY        it was certainly not performed
+  fyjob cursor plan [--format list|go|pytest] [--binary FILE] [-- COMMAND...]
+                                in mode framework: the list of tests, one a line, from
+                                standard input or from what a command lists
+  fyjob cursor next             print the tests that remain; exit 1: none does
+  fyjob cursor start ID         a test begins
+  fyjob cursor done ID --outcome pass|fail|skip|error [--evidence TEXT]
+                                it has ended; returns when that is on the disk
+  fyjob cursor run --format list|go [--report FILE] -- COMMAND...
+                                run what remains: COMMAND ID for each test of the list, or
+                                "go test" with its flags and packages
+  fyjob cursor report [--to FILE]
+                                every test with its result
+  fyjob mark set NAME           $FORGEYARD_MARK of the next epoch; returns when the site
+                                has it
   fyjob why                     print why the job is asked to stop; exit 1: it is not
   fyjob doctor                  check the surroundings; exit 1: something is wrong
 

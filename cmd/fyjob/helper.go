@@ -28,8 +28,11 @@ type helper struct {
 	maxBytes   int64
 	restoreDir string // "": fresh
 	restoreSeq int
-	now        func() time.Time
-	out        io.Writer
+	exitCode   int // asks to be started again
+	// Of mode framework.
+	testPlan, cursorIn, cursorOut, isolation string
+	now                                      func() time.Time
+	out                                      io.Writer
 }
 
 func newHelper(getenv func(string) string, now func() time.Time, out io.Writer) (*helper, error) {
@@ -43,6 +46,7 @@ func newHelper(getenv func(string) string, now func() time.Time, out io.Writer) 
 	h := &helper{
 		ctl: getenv(checkpoint.EnvCtlDir), ckpt: getenv(checkpoint.EnvCkptDir), attempt: forgeyard.AttemptID(getenv(checkpoint.EnvAttempt)),
 		mode: checkpoint.Mode(getenv(checkpoint.EnvMode)), restoreDir: getenv(checkpoint.EnvRestoreDir),
+		testPlan: getenv(checkpoint.EnvTestPlan), cursorIn: getenv(checkpoint.EnvTestCursorIn), cursorOut: getenv(checkpoint.EnvTestCursorOut), isolation: getenv(checkpoint.EnvTestIsolation),
 		window: checkpoint.DefaultWindow, now: now, out: out,
 	}
 	if h.ctl == "" || h.ckpt == "" {
@@ -61,6 +65,7 @@ func newHelper(getenv func(string) string, now func() time.Time, out io.Writer) 
 		return n
 	}
 	h.epoch, h.maxBytes, h.restoreSeq = uint64(num(checkpoint.EnvEpoch)), num(checkpoint.EnvMaxBytes), int(num(checkpoint.EnvRestoreSeq))
+	h.exitCode = int(num(checkpoint.EnvExitCode))
 	h.interval = time.Duration(num(checkpoint.EnvInterval)) * time.Second
 	if w := num(checkpoint.EnvWindow); w > 0 {
 		h.window = time.Duration(w) * time.Second

@@ -54,6 +54,13 @@ func verbs() []verb {
 		{"effect begin", (*helper).effectBegin},
 		{"effect done", (*helper).effectDone},
 		{"effect abort", (*helper).effectAbort},
+		{"cursor plan", (*helper).cursorPlan},
+		{"cursor next", (*helper).cursorNext},
+		{"cursor start", (*helper).cursorStart},
+		{"cursor done", (*helper).cursorDone},
+		{"cursor run", (*helper).cursorRun},
+		{"cursor report", (*helper).cursorReport},
+		{"mark set", (*helper).markSet},
 		{"why", (*helper).why},
 		{"doctor", (*helper).doctor},
 	}

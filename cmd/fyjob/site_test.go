@@ -102,6 +102,11 @@ func (s *site) grant() map[string]string {
 		check(s.t, capture.Restore(s.t.Context(), s.store, m, e.RestoreDir))
 		restored := e.RestoreDir
 		s.t.Cleanup(func() { check(s.t, tree.Remove(restored)) })
+		if s.contract.Mode == checkpoint.ModeFramework {
+			b, err := capture.RestoredBinding(e.RestoreDir)
+			check(s.t, err)
+			e.List = b.List.String()
+		}
 	}
 	return s.contract.Env(e)
 }

@@ -57,6 +57,7 @@ type Attempt struct {
 	secrets    []secret        // resolved
 	streams    []*redact.Writer
 	restored   *checkpoint.Manifest
+	list       string // digest of the list of tests in what was restored
 	disk       *diskWatch
 	over       string // what the attempt uses beyond what it asked for
 	requests   int    // number of the last request.json

@@ -74,13 +74,23 @@ func (a *Attempt) protocol(m map[string]string) {
 	}
 	m["FORGEYARD_CKPT_EXIT_CODE"] = strconv.Itoa(c.ExitCode)
 	m["FORGEYARD_CKPT_REJECT_CODE"] = strconv.Itoa(c.RejectCode)
-	if a.restored == nil {
-		return // RESTORE_DIR is unset when fresh
+	if a.task.Mark != "" {
+		m[checkpoint.EnvMark] = a.task.Mark
 	}
-	m["FORGEYARD_RESTORE_DIR"] = path.Join(a.view, executor.RestoreDir, payloadDir)
-	m["FORGEYARD_RESTORE_ID"] = a.task.Restore.ID.String()
-	m["FORGEYARD_RESTORE_SEQ"] = strconv.Itoa(a.restored.Seq)
-	m["FORGEYARD_RESTORE_FORMAT"] = fmt.Sprintf("%s:%d", a.restored.Format.Name, a.restored.Format.Version)
+	if epoch := a.task.Authority.Fence.Epoch; c.Profile == job.ProfileSlurm && epoch > 1 {
+		m[checkpoint.EnvSlurmRestarts] = strconv.FormatUint(epoch-1, 10) // Slurm too sets it from the first restart on
+	}
+	restored := ""
+	if a.restored != nil && !c.PutsBack() { // RESTORE_DIR is unset when fresh
+		restored = path.Join(a.view, executor.RestoreDir, payloadDir)
+		m["FORGEYARD_RESTORE_DIR"] = restored
+		m["FORGEYARD_RESTORE_ID"] = a.task.Restore.ID.String()
+		m["FORGEYARD_RESTORE_SEQ"] = strconv.Itoa(a.restored.Seq)
+		m["FORGEYARD_RESTORE_FORMAT"] = a.restored.Format.String()
+	}
+	if c.Mode == checkpoint.ModeFramework {
+		maps.Copy(m, c.TestEnv(m["FORGEYARD_CKPT_DIR"], restored, a.list))
+	}
 }
 
 // envWord makes a part of a variable's name of the name of a device or a toolchain.

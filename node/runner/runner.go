@@ -246,6 +246,7 @@ type Task struct {
 	Interruptions int
 	ResumeID      string // empty on the first epoch
 	Devices       []DeviceBinding
+	Mark          string // last that an earlier epoch's program set
 	FirstLogSeq   uint64 // number of the first log frame; 0 means 1
 	// LastLogSeq is the highest number that an earlier epoch reported, 0 if unknown: what lies
 	// between it and FirstLogSeq was lost, and the epoch marker says so.
@@ -328,7 +329,9 @@ type Captured struct {
 // Folders are where a workload's checkpoint traffic is, on the host.
 type Folders struct {
 	Ckpt, Ctl, Build string
+	Restored         string   // the payload that this epoch goes on from; empty: it began fresh
 	Secrets          [][]byte // values that must stand in nothing that is kept (K16)
+	Now              bool     // what there is of a cursor is wanted at once
 }
 
 // Checkpointer stores and commits checkpoints of one epoch. Calls do not overlap.

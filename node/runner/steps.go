@@ -152,7 +152,11 @@ func (a *Attempt) request(n int, s job.Step) executor.Request {
 
 func (a *Attempt) folders() Folders {
 	in := func(d string) string { return filepath.Join(a.root, d) }
-	return Folders{Ckpt: in(executor.CkptDir), Ctl: in(executor.CtlDir), Build: in(executor.BuildDir), Secrets: a.secretValues()}
+	f := Folders{Ckpt: in(executor.CkptDir), Ctl: in(executor.CtlDir), Build: in(executor.BuildDir), Secrets: a.secretValues()}
+	if a.restored != nil {
+		f.Restored = filepath.Join(a.root, executor.RestoreDir, payloadDir)
+	}
+	return f
 }
 
 // judge says what a step's end means; nil: go on with the next.

@@ -104,8 +104,10 @@ func (w *watch) look() {
 	}
 	ctx, cancel := context.WithCancel(w.a.ctx)
 	w.stop, w.looking = cancel, make(chan looked, 1)
+	f := w.folders
+	f.Now = w.stage == stageAsked || w.order.kind == checkpoint.StopCheckpoint
 	go func(out chan<- looked) {
-		c, err := w.a.task.Checkpoints.Poll(ctx, w.folders, false)
+		c, err := w.a.task.Checkpoints.Poll(ctx, f, false)
 		out <- looked{c, err}
 	}(w.looking)
 }
@@ -308,6 +310,9 @@ func (w *watch) last() {
 	}
 	if w.tick() == nil || (w.a.interruptedByEnd() != nil && (!w.a.asked().save || w.a.Lost())) {
 		return
+	}
+	if w.a.contract.Mode == checkpoint.ModeFramework && w.h.Wait().Code == w.a.contract.ExitCode {
+		return // the exit takes the cursor itself, and goes on with it
 	}
 	ctx, cancel := w.a.bounded(w.a.task.Spec.Timeouts.Upload, w.a.cancelled)
 	defer cancel()

@@ -16,6 +16,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/layer"
 	"github.com/forgeyard/forgeyard-node/cas/tree"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
@@ -305,6 +306,13 @@ func (a *Attempt) restore(ctx context.Context) error {
 		return err
 	}
 	a.restored = &m
+	if a.contract.Mode == checkpoint.ModeFramework {
+		b, err := capture.RestoredBinding(filepath.Join(a.root, executor.RestoreDir, payloadDir))
+		if err != nil {
+			return err
+		}
+		a.list = b.List.String()
+	}
 	if !a.task.Restore.ExitDriven {
 		return nil
 	}
