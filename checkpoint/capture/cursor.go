@@ -134,7 +134,7 @@ func (in *intake) cursor(c Cursor) (Ingested, error) {
 		Mode: checkpoint.ModeFramework, Consistency: checkpoint.Framework, Format: e.Contract.Format, Progress: c.State.Progress(),
 		EffectsOpen: e.Open,
 	}
-	refs := map[string]cas.Ref{}
+	refs := map[string]kept{}
 	var listing []checkpoint.Entry
 	for _, f := range []struct {
 		name string
@@ -147,7 +147,7 @@ func (in *intake) cursor(c Cursor) (Ingested, error) {
 		if err != nil {
 			return Ingested{}, err
 		}
-		refs[f.name] = ref
+		refs[f.name] = kept{whole: ref}
 		m.Files = append(m.Files, checkpoint.File{Path: f.name, Size: ref.Size, BLAKE3: ref.Digest, Mode: 0o644})
 		listing = append(listing, checkpoint.Entry{Path: f.name, Kind: checkpoint.Regular, Size: ref.Size, Links: 1, BLAKE3: ref.Digest})
 	}
