@@ -43,7 +43,13 @@ const (
 	cacheBytes    = 16 << 20
 	memTableBytes = 4 << 20
 	openFiles     = 128
-	probeBytes    = 64 << 10 // more than one batch of usual size
+
+	// syncBytes is how much of a table is written before its disk hears of it. Where pebble
+	// knows no other way (all but ext4) that is a sync, and a table from memory needs only the
+	// one at its end: 20,000 objects of 4 KiB on xfs took a tenth less CPU than with 512 KiB.
+	syncBytes = memTableBytes
+
+	probeBytes = 64 << 10 // more than one batch of usual size
 
 	retryPause = 50 * time.Millisecond // between two tries to make a table
 )
@@ -106,7 +112,7 @@ func (d *DB) start(readOnly bool) (err error) {
 	o := &pebble.Options{
 		FS: g, Cache: cache, MemTableSize: memTableBytes, MaxOpenFiles: openFiles,
 		FormatMajorVersion: Format, Logger: logger{d.o.Log, g},
-		L0CompactionThreshold: 2, L0StopWritesThreshold: 1000, MemTableStopWritesThreshold: 4,
+		BytesPerSync: syncBytes, L0CompactionThreshold: 2, L0StopWritesThreshold: 1000, MemTableStopWritesThreshold: 4,
 		NoSyncOnClose: d.o.NoSync, ReadOnly: readOnly,
 	}
 	o.Experimental.FileCacheShards = 1
