@@ -52,6 +52,15 @@ func child(role, dir string) {
 			}()
 		}
 		select {}
+	case "gc", "repair":
+		fmt.Println("ack", 0, nil)
+		if role == "gc" {
+			_, err = s.GC(ctx, false)
+		} else {
+			_, err = s.Repair(ctx, nil)
+		}
+		fmt.Println("ack", 1, err)
+		select {}
 	case "partial":
 		b := castest.Bytes(1, 64*cas.BlockSize)
 		mb := cas.NewManifestBuilder()

@@ -157,7 +157,7 @@ func (p *pacer) wait(ctx context.Context, n int64) error {
 // Repair makes the index agree with the files (C15): files that it lacks are hashed and
 // taken in, rows whose file is gone are forgotten, and every manifest that is here, of
 // whatever division, is held against its blob, so that its blocks are found again. It
-// then counts anew. What was damaged is set aside.
+// then counts anew. What was damaged is set aside. When it returns, all of it is on the disk.
 func (s *Store) Repair(ctx context.Context, told func(Checked)) (Checked, error) {
 	const op = "cas fsck"
 	leave, err := s.enter(op)
@@ -283,6 +283,7 @@ func (s *Store) recount(ctx context.Context) error {
 		bytes += p.Have
 	}
 	return s.update(func(u *update) error {
+		u.setMeta("objects", u.meta("objects")) // an update of nothing syncs nothing, and with this all before it is on the disk
 		u.bytes, u.objects = bytes-int64(u.meta("bytes")), objects-int64(u.meta("objects"))
 		return nil
 	})
