@@ -11,6 +11,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/internal/strictyaml"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
 // File is a parsed job file: what a person submits. It becomes a RunSpec and, for
@@ -186,21 +187,41 @@ type FileInterruption struct {
 // FileResume is the resumability contract (FYCP/1 §1). Of the protocol's keys it
 // takes those that this version honours.
 type FileResume struct {
-	Mode          ResumeMode        `yaml:"mode" enum:"none|restart-stage|application|framework" later:"filesystem-snapshot"`
+	Mode          ResumeMode        `yaml:"mode" enum:"none|restart-stage|application|framework|filesystem-snapshot|vm-snapshot|custom"`
 	Format        FileFormat        `yaml:"format"`
 	Isolation     Isolation         `yaml:"isolation" enum:"isolated|suite|ordered"` // of mode framework
 	Consistency   string            `yaml:"minimum_consistency" enum:"application|framework" later:"crash"`
 	Checkpoint    FileCheckpoint    `yaml:"checkpoint"`
 	Stop          FileStop          `yaml:"stop"`
 	CompatProfile string            `yaml:"compat_profile" enum:"native|htcondor|slurm"`
+	Compatibility FileCompatibility `yaml:"compatibility"`
+	Sensitivity   Sensitivity       `yaml:"sensitivity" enum:"public|internal|confidential|restricted"`
 	Interruption  *FileInterruption `yaml:"interruption"` // the same as job.interruption; only one of them
+}
+
+// FileCompatibility is what of the machine must be the same where the job goes on.
+type FileCompatibility struct {
+	Arch     machine.Sameness `yaml:"arch" enum:"exact|compatible|any"`
+	OS       machine.Sameness `yaml:"os" enum:"exact|compatible|any"`
+	Baseline machine.Sameness `yaml:"baseline" enum:"exact|compatible|any"`
+	Hardware machine.Sameness `yaml:"hardware" enum:"exact|compatible|any"` // cpu, gpu and device, where they say nothing
+	CPU      machine.Sameness `yaml:"cpu" enum:"exact|compatible|any"`
+	GPU      machine.Sameness `yaml:"gpu" enum:"exact|class|any"`
+	Device   machine.Sameness `yaml:"device" enum:"exact|compatible|any"`
+}
+
+func (f FileCompatibility) declared() machine.Compatibility {
+	c := machine.Compatibility{Arch: f.Arch, OS: f.OS, Baseline: f.Baseline, CPU: f.CPU, GPU: f.GPU, Device: f.Device}
+	for _, h := range []*machine.Sameness{&c.CPU, &c.GPU, &c.Device} {
+		set(h, f.Hardware)
+	}
+	return c
 }
 
 // RefusedKeys implements strictyaml.Refuser.
 func (FileResume) RefusedKeys() map[string]string {
 	return map[string]string{
-		"compatibility": "platform, toolchains and runner baseline must always be equal",
-		"effects":       "use job.effects",
+		"effects": "use job.effects",
 	}
 }
 
@@ -223,6 +244,10 @@ type FileCheckpoint struct {
 	Signal      string          `yaml:"signal" enum:"none|USR1|USR2|HUP"`
 	SignalScope string          `yaml:"signal_scope" enum:"main" later:"group"`
 	OnCancel    bool            `yaml:"on_cancel"`
+	// How long payloads are kept: the newest `keep`, none but the newest for longer than
+	// max_age, and after a failure or a cancellation.
+	MaxAge        time.Duration `yaml:"max_age"`
+	KeepOnFailure time.Duration `yaml:"keep_on_failure"`
 }
 
 // RefusedKeys implements strictyaml.Refuser.
@@ -507,7 +532,8 @@ func (r FileResume) contract() Resume {
 	out := Resume{Mode: r.Mode, FormatName: r.Format.Name, FormatVersion: r.Format.Version, Checkpoint: CheckpointDecl{
 		ExitCode: c.ExitCode, RejectCode: c.RejectCode, Interval: c.Interval, Window: c.Window,
 		MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Signal: c.Signal, Results: c.Results, OnCancel: c.OnCancel,
-	}, Isolation: r.Isolation, Profile: Profile(r.CompatProfile)}
+		MaxAge: c.MaxAge, KeepOnFailure: c.KeepOnFailure,
+	}, Isolation: r.Isolation, Profile: Profile(r.CompatProfile), Compatibility: r.Compatibility.declared(), Sensitivity: r.Sensitivity}
 	if out.Profile == "native" {
 		out.Profile = ""
 	}

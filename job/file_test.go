@@ -179,7 +179,7 @@ func TestRefusedFiles(t *testing.T) {
 		{"", job("devices: [{kind: serial}, {kind: serial}]"), `job.yaml:5:29: job.devices[1].as: "serial" is given twice`},
 		{"", job("connectivity: {policy: offline_authorized}"), `job.yaml:5:17: job.connectivity.for: 0s is not in (0s, 2160h0m0s]`},
 		{"", job("connectivity: {policy: continuous, for: 1h}"), `job.yaml:5:43: job.connectivity.for: 1h0m0s; continuous has no length`},
-		{"", job("resume: {mode: filesystem-snapshot}"), `job.yaml:5:18: job.resume.mode: "filesystem-snapshot" is not supported by this version; allowed: none, restart-stage, application, framework`},
+		{"", job("resume: {mode: filesystem-snapshot}"), `job.yaml:5:18: job.resume.mode: filesystem-snapshot is not done: files as they lie when a job is stopped are no state that it promises to go on from, and no runner of this version has an adapter that is declared to take them: name the files in resume.checkpoint.files and use mode application, or restart-stage`},
 		{"", job("resume: {mode: framework, isolation: loose}"), `job.yaml:5:40: job.resume.isolation: "loose" is unknown; allowed: isolated, suite, ordered`},
 		{"", job("resume: {mode: framework, checkpoint: {files: [a]}}"), `job.yaml:5:49: job.resume.checkpoint.files: are for mode application; in mode framework the cursor is what is kept`},
 		{"", job("resume: {mode: framework, checkpoint: {results: 100001}}"), `job.yaml:5:51: job.resume.checkpoint.results: 100001 is not in [1, 100000]`},

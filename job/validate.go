@@ -6,6 +6,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
 // Canonical is the one encoding of the spec. Its digest (cas.Sum) names the
@@ -262,7 +263,7 @@ const exitTempFail = 75
 
 func (c *check) resume(s Spec) {
 	r, i := s.Resume, s.Interruption
-	c.oneOf("resume.mode", string(r.Mode), string(ResumeNone), string(ResumeRestartStage), string(ResumeApplication), string(ResumeFramework))
+	c.mode(s)
 	c.oneOf("resume.stop.signal", s.Stop.Signal, "TERM", "INT", "HUP", "USR1", "USR2")
 	c.span("resume.stop.grace", s.Stop.Grace, MaxGrace)
 	c.oneOf("interruption.tolerance", i.Tolerance, ToleranceNone, ToleranceRestartable, ToleranceCheckpointable)
@@ -298,6 +299,48 @@ func (c *check) resume(s Spec) {
 	}
 	if i.ResumesOnly() {
 		c.add("interruption.retry", i.Retry+" needs resume.mode application or framework; it is %s", mode)
+	}
+}
+
+// refusedModes are those that the protocol names and this version does not do: what is refused
+// is never faked (69§19–21).
+var refusedModes = map[ResumeMode]string{
+	"filesystem-snapshot": "files as they lie when a job is stopped are no state that it promises to go on from, and no runner of this version has an adapter that is declared to take them: name the files in resume.checkpoint.files and use mode application, or restart-stage",
+	"vm-snapshot":         "it holds all that a job has in memory, and needs the site's policy and a hypervisor's adapter, which no runner of this version has: use mode application",
+	"custom":              "no runner of this version runs an adapter command: let the job's own command call `fyjob ckpt` around its program, with mode application",
+}
+
+// mode checks how the job goes on, and who may see what it writes for that.
+func (c *check) mode(s Spec) {
+	r := s.Resume
+	why, refused := refusedModes[r.Mode]
+	switch {
+	case r.Mode == "vm-snapshot" && len(s.Secrets) > 0:
+		c.add("resume.mode", "vm-snapshot is never taken of a job with secrets: they would be in it; use mode application, which leaves them out")
+	case refused:
+		c.add("resume.mode", "%s is not done: %s", r.Mode, why)
+	default:
+		c.oneOf("resume.mode", string(r.Mode), string(ResumeNone), string(ResumeRestartStage), string(ResumeApplication), string(ResumeFramework))
+	}
+	switch {
+	case r.Sensitivity == SensRestricted:
+		c.add("resume.sensitivity", "restricted asks for encryption at rest, which this version does not do for checkpoints; use confidential, or mode restart-stage without checkpoints")
+	case r.Sensitivity != "":
+		c.oneOf("resume.sensitivity", string(r.Sensitivity), string(SensPublic), string(SensInternal), string(SensConfidential))
+	}
+	for _, f := range []struct {
+		what string
+		is   machine.Sameness
+	}{{"arch", r.Compatibility.Arch}, {"os", r.Compatibility.OS}, {"baseline", r.Compatibility.Baseline}, {"cpu", r.Compatibility.CPU}, {"device", r.Compatibility.Device}} {
+		if f.is != "" {
+			c.oneOf("resume.compatibility."+f.what, string(f.is), string(machine.Exact), string(machine.Compatible), string(machine.Any))
+		}
+	}
+	if g := r.Compatibility.GPU; g != "" {
+		c.oneOf("resume.compatibility.gpu", string(g), string(machine.Exact), string(machine.Class), string(machine.Compatible), string(machine.Any))
+	}
+	if !r.TakesCheckpoints() && (!r.Compatibility.IsZero() || r.Sensitivity != "") {
+		c.add("resume.compatibility", "compatibility and sensitivity are of checkpoints; the mode %s takes none", r.Mode)
 	}
 }
 
@@ -352,6 +395,12 @@ func (c *check) checkpoint(d CheckpointDecl) {
 	if d.Interval != 0 {
 		c.span(at+"interval", d.Interval, MaxTimeout)
 	}
+	if d.MaxAge != 0 {
+		c.span(at+"max_age", d.MaxAge, MaxTimeout)
+	}
+	if d.KeepOnFailure != 0 {
+		c.span(at+"keep_on_failure", d.KeepOnFailure, MaxTimeout)
+	}
 	c.span(at+"window", d.Window, MaxGrace)
 	c.between(at+"max_bytes", d.MaxBytes, 1, MaxBytes)
 	c.between(at+"keep", int64(d.Keep), 1, MaxKeep)
@@ -360,5 +409,5 @@ func (c *check) checkpoint(d CheckpointDecl) {
 
 func (d CheckpointDecl) isZero() bool {
 	return d.ExitCode == 0 && d.RejectCode == 0 && len(d.Files) == 0 && d.Interval == 0 && d.Window == 0 &&
-		d.MaxBytes == 0 && d.Keep == 0 && d.Signal == "" && !d.OnCancel && d.Results == 0
+		d.MaxBytes == 0 && d.Keep == 0 && d.Signal == "" && d.MaxAge == 0 && d.KeepOnFailure == 0 && !d.OnCancel && d.Results == 0
 }

@@ -34,7 +34,7 @@ func newCheckpointer(x *execution) *checkpointer {
 }
 
 func (c *checkpointer) expect(f runner.Folders) capture.Expect {
-	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last, Secrets: f.Secrets, Open: c.x.openEffects(), MayBeOpen: c.x.mayBeOpen, Pieces: c.x.n.allows(site.FormatPieces)}
+	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last, Secrets: f.Secrets, Machine: c.x.machine(), Sensitivity: c.contract.Sensitivity, Open: c.x.openEffects(), MayBeOpen: c.x.mayBeOpen, Pieces: c.x.n.allows(site.FormatPieces)}
 }
 
 // Poll implements runner.Checkpointer.
@@ -65,6 +65,7 @@ func (c *checkpointer) Poll(ctx context.Context, f runner.Folders, final bool) (
 }
 
 func (c *checkpointer) takeSealed(ctx context.Context, f runner.Folders, seq int) (runner.Captured, error) {
+	began := c.x.n.clock.Now()
 	ing, err := capture.IngestSealed(ctx, c.x.n.store, filepath.Join(f.Ckpt, checkpoint.SlotName(seq)), c.expect(f))
 	if err != nil {
 		finding, final := checkpoint.FindingOf(err)
@@ -74,7 +75,7 @@ func (c *checkpointer) takeSealed(ctx context.Context, f runner.Folders, seq int
 		c.last = max(c.last, seq)
 		return runner.Captured{Verdict: runner.VerdictRejected, Seq: seq, Reason: finding.String()}, c.settle(f, seq, finding.Status(), finding.String())
 	}
-	got, err := c.commit(ctx, ing, false)
+	got, err := c.commit(ctx, ing, began, false)
 	if err != nil {
 		return got, err
 	}
@@ -112,6 +113,7 @@ func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (
 	if h, ok, err := capture.ReadHeartbeat(f.Ctl); err == nil && ok {
 		e.Progress = h.Progress
 	}
+	began := c.x.n.clock.Now()
 	ing, err := capture.IngestExit(ctx, c.x.n.store, f.Build, e)
 	if err != nil {
 		if finding, final := checkpoint.FindingOf(err); final {
@@ -119,12 +121,12 @@ func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (
 		}
 		return runner.Captured{}, err
 	}
-	return c.commit(ctx, ing, !yield)
+	return c.commit(ctx, ing, began, !yield)
 }
 
 // commit replicates and proposes. The instant of the send is taken first: the next
 // epoch's holder counts from it.
-func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bool) (runner.Captured, error) {
+func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began forgeyard.Instant, goOn bool) (runner.Captured, error) {
 	x := c.x
 	got := runner.Captured{Seq: ing.Manifest.Seq, ID: ing.ID}
 	x.telling.Lock()
@@ -151,8 +153,12 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, goOn bo
 	}
 	told := x.untold()
 	sent := x.n.clock.Now()
+	rec := ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes)
+	if x.n.replica.State().Allows(site.FormatCheckpoints) {
+		rec.Took = sent.Sub(began)
+	}
 	reply, err := x.n.proposer.Propose(ctx, site.Checkpoint{
-		Authority: x.authority, Commit: ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes), Log: parts, Continue: goOn, Productive: true, Told: told,
+		Authority: x.authority, Commit: rec, Log: parts, Continue: goOn, Productive: true, Told: told,
 	})
 	if err != nil {
 		x.putBackLog(chunks)

@@ -118,7 +118,7 @@ func TestGoesOnWithItsWholeLog(t *testing.T) {
 		id := cas.Sum([]byte("saved"))
 		m := checkpoint.Manifest{Version: 1, Payload: id, Marker: id, Job: x.authority.Job, Attempt: x.authority.Attempt, Epoch: 1, Seq: 1, Consistency: checkpoint.Application}
 		c := &checkpointer{x: x}
-		got, err := c.commit(t.Context(), capture.Ingested{Manifest: m, ID: m.ID(), Owner: "mine"}, true)
+		got, err := c.commit(t.Context(), capture.Ingested{Manifest: m, ID: m.ID(), Owner: "mine"}, c.x.n.clock.Now(), true)
 		if err != nil || got.Verdict != runner.VerdictContinue {
 			t.Fatalf("%+v %v", got, err)
 		}

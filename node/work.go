@@ -3,12 +3,14 @@ package node
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/runner"
@@ -142,14 +144,49 @@ func (x *execution) task(bound []runner.DeviceBinding) runner.Task {
 		t.ResumeID = string(x.authority.Lease)
 	}
 	if c, ok := x.resumesFrom(); ok {
-		t.Restore = &runner.Restore{ID: c.Manifest, Seq: c.Seq, ExitDriven: len(x.job.Spec.Resume.Checkpoint.Files) > 0}
+		t.Restore = &runner.Restore{ID: c.Manifest, Seq: c.Seq, ExitDriven: len(x.job.Spec.Resume.Checkpoint.Files) > 0, Machine: x.machine()}
 	}
 	if x.job.Spec.Resume.Speaks() {
 		t.Checkpoints = newCheckpointer(x)
 	}
+	t.Advised = x.advised()
 	t.FenceToken = x.job.Lease.Token
 	x.withLedger(&t)
 	return t
+}
+
+// advised is the time between checkpoints that loses least, by what the job's last one cost and
+// how often it was interrupted (69§24).
+func (x *execution) advised() time.Duration {
+	c, err := checkpoint.NewContract(x.job.Spec.Resume, checkpoint.Limits{})
+	if err != nil {
+		return 0
+	}
+	r := checkpoint.Risk{Interruptions: x.job.Interruptions}
+	if n := len(x.job.Checkpoints); n > 0 {
+		r.Cost, r.Bytes = x.job.Checkpoints[n-1].Took, x.job.Checkpoints[n-1].Bytes
+	}
+	if s := x.job.Started; s != 0 {
+		r.Ran = x.n.clock.Wall().Sub(s.Time())
+	}
+	return c.Advise(r)
+}
+
+// machine is what the state of the work may depend on, here. Nil while the site has programs
+// that read no manifest with it, or when this node does not know.
+func (x *execution) machine() *machine.Facts {
+	if !x.n.replica.State().Allows(site.FormatCheckpoints) {
+		return nil
+	}
+	m := x.n.capsNow().MachineFor(x.job.Spec)
+	if m == nil {
+		return nil
+	}
+	for _, d := range x.job.Devices {
+		m.Devices = append(m.Devices, d.As+"="+string(d.Device))
+	}
+	slices.Sort(m.Devices)
+	return m
 }
 
 func (x *execution) resumesFrom() (checkpoint.Commit, bool) {
@@ -318,7 +355,7 @@ func (x *execution) finish(ctx context.Context, r job.Result, e runner.Ended) {
 		}
 		x.release(ctx, x.stopKind(), why, e.Clean, e.Log)
 	case runner.EndRestoreRejected:
-		x.release(ctx, "resume_rejected", "the program rejected the restored state", e.Clean, e.Log)
+		x.release(ctx, "resume_rejected", cmp.Or(r.Message, "the program rejected the restored state"), e.Clean, e.Log)
 	case runner.EndReconcile:
 		x.waitsForEffect(ctx, e, r.Message)
 	case runner.EndTryLater:

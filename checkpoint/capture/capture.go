@@ -25,6 +25,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
 // Bounds of this package.
@@ -56,6 +57,7 @@ type Expect struct {
 	Sensitivity checkpoint.Sensitivity   // "": internal
 	OS, Arch    string                   // ""; this machine's
 	Pieces      bool                     // every program of the site reads files that are kept in pieces
+	Machine     *machine.Facts           // nil: the site has programs that read no manifest with it
 	MayBeOpen   func(effect string) bool // see checkpoint.Current
 	Open        []string                 // likewise
 }
@@ -66,7 +68,7 @@ func (e Expect) current() checkpoint.Current {
 
 func (e Expect) binding(m checkpoint.Marker) checkpoint.Binding {
 	large := func(f checkpoint.File) bool { return f.Size > cas.BlockSize }
-	b := checkpoint.Binding{Pieces: e.Pieces && slices.ContainsFunc(m.Files, large), Authority: e.Authority, Contract: e.Contract.ID, OS: e.OS, Arch: e.Arch, Sensitivity: e.Sensitivity}
+	b := checkpoint.Binding{Pieces: e.Pieces && slices.ContainsFunc(m.Files, large), Authority: e.Authority, Contract: e.Contract.ID, OS: e.OS, Arch: e.Arch, Machine: e.Machine, Sensitivity: e.Sensitivity}
 	if b.OS == "" {
 		b.OS = runtime.GOOS
 	}

@@ -132,6 +132,7 @@ func Probe(ctx context.Context, cfg Config) (job.Capabilities, error) {
 	slices.SortFunc(c.Sandboxes, func(a, b job.SandboxCapability) int { return strings.Compare(string(a.Kind), string(b.Kind)) })
 	c.Toolchains = toolchains(ctx, cfg.Path)
 	c.GPUs = gpus(ctx, machineGraphics, cfg.Graphics)
+	c.Machine = machineFacts()
 	c.Networks = networks(c.Sandboxes, cfg.HostNetwork)
 	return c, nil
 }

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -181,6 +183,7 @@ func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.D
 	}
 	c.Reasons = append(c.Reasons, down...)
 	c.Reasons = append(c.Reasons, m.Caps.Lacks(j.Spec, m.Assigned)...)
+	c.Reasons = append(c.Reasons, misfits(j, m)...)
 	c.Reasons = append(c.Reasons, noRoom(m, j.Spec, u)...)
 	if m.Assigned.Class.MayVanish() && j.OnlyStable() {
 		c.Reasons = append(c.Reasons, fmt.Sprintf("it is %s capacity, the job was interrupted %d times and goes to stable capacity only", m.Assigned.Class, j.Interruptions))
@@ -189,6 +192,34 @@ func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.D
 		c.Reasons = append(c.Reasons, why)
 	}
 	return c
+}
+
+// misfits says why the job cannot go on there from its checkpoint: a hard filter, before any
+// thought of where the content is (69§90–92).
+func misfits(j site.Job, m site.Member) []string {
+	k, ok, _ := checkpoint.Select(j.Checkpoints)
+	if !ok || k.Where == nil {
+		return nil
+	}
+	var why []string
+	for _, f := range j.Spec.Resume.Compatibility.Misfits(*k.Where, machine.Place{OS: m.Caps.OS, Arch: m.Caps.Arch, Machine: m.Caps.MachineFor(j.Spec)}) {
+		why = append(why, "its checkpoint does not fit ("+f.What+"): "+f.Why)
+	}
+	return why
+}
+
+// onlyDevices are those that the job's checkpoint binds it to; nil: any.
+func onlyDevices(j site.Job) map[forgeyard.DeviceID]bool {
+	k, ok, _ := checkpoint.Select(j.Checkpoints)
+	if !ok || k.Where == nil || k.Where.Machine == nil || j.Spec.Resume.Compatibility.Device != machine.Exact {
+		return nil
+	}
+	only := map[forgeyard.DeviceID]bool{}
+	for _, d := range k.Where.Machine.Devices {
+		_, id, _ := strings.Cut(d, "=")
+		only[forgeyard.DeviceID(id)] = true
+	}
+	return only
 }
 
 // unavailable says why a runner takes no work at all now.
@@ -290,8 +321,9 @@ func (s *stepper) devicesFor(j site.Job, held map[forgeyard.DeviceID]bool) ([]de
 		return nil, ""
 	}
 	var all []devices.Device
+	only := onlyDevices(j)
 	for _, d := range s.in.State.Devices.All() {
-		if !held[d.ID] {
+		if !held[d.ID] && (only == nil || only[d.ID]) {
 			all = append(all, s.asHosted(d))
 		}
 	}

@@ -206,6 +206,9 @@ func (a *Attempt) whyNotPrepared(ctx context.Context, err error) *verdict {
 	if errors.Is(context.Cause(ctx), errTimeout) {
 		return failure(job.TimedOut, "preparing took longer than %v: %v", a.task.Spec.Timeouts.Prepare, err)
 	}
+	if bad := (*unusable)(nil); errors.As(err, &bad) {
+		return &verdict{end: EndRestoreRejected, message: bad.Error()}
+	}
 	switch forgeyard.KindOf(err) {
 	case forgeyard.Corrupt:
 		return failure(job.CorruptInput, "%v", err)

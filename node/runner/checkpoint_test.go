@@ -283,9 +283,10 @@ func TestRestoreRejectedAndTryLater(t *testing.T) {
 	tk := task(resumable([]string{"n"}, "echo 1 > n; exit 85"))
 	tk.Checkpoints = b.book(tk)
 	_, first := b.wait(b.start(tk))
+	of := tk.Authority.Spec
 	for code, want := range map[int]End{86: EndRestoreRejected, 75: EndTryLater} {
 		tk := task(resumable([]string{"n"}, fmt.Sprintf("cat $FORGEYARD_RESTORE_DIR/n; (echo x > $FORGEYARD_RESTORE_DIR/n) && echo WROTE; exit %d", code)))
-		tk.Authority.Fence.Epoch = uint64(code)
+		tk.Authority.Fence.Epoch, tk.Authority.Spec = uint64(code), of
 		tk.Restore = &Restore{ID: first.Checkpoint.ID, Seq: 1}
 		tk.Checkpoints = b.book(tk)
 		a := b.start(tk)
@@ -314,5 +315,35 @@ func TestStaleCommitEndsTheEpoch(t *testing.T) {
 	tk.Checkpoints = k
 	if _, end := b.wait(b.start(tk)); end.Kind != EndLease {
 		t.Errorf("%+v", end)
+	}
+}
+
+// K01 CK-030 069 070 071 204 296 330: what was taken of another spec, or is not whole, is not restored in
+// part: the program is never started, and the checkpoint is rejected, once.
+func TestUnusableCheckpointIsRejected(t *testing.T) {
+	b := newBench(t)
+	tk := task(resumable([]string{"n"}, "echo 1 > n; exit 85"))
+	tk.Checkpoints = b.book(tk)
+	_, first := b.wait(b.start(tk))
+	epoch := tk.Authority.Fence.Epoch
+	for name, edit := range map[string]func(*Task){
+		"another spec":     func(tk *Task) { tk.Authority.Spec = cas.Sum([]byte("edited")) },
+		"another job":      func(tk *Task) { tk.Authority.Job = "01J00000000000000000000JOB" },
+		"another contract": func(tk *Task) { tk.Spec.Resume.Checkpoint.Interval = time.Hour },
+	} {
+		tk := tk
+		epoch++
+		tk.Authority.Fence.Epoch = epoch
+		tk.Restore = &Restore{ID: first.Checkpoint.ID, Seq: 1}
+		edit(&tk)
+		tk.Checkpoints = b.book(tk)
+		a := b.start(tk)
+		r, end := b.wait(a)
+		if end.Kind != EndRestoreRejected || !strings.Contains(r.Message, "incompatible") {
+			t.Errorf("%s: %s, %+v", name, end.Kind, r)
+		}
+		if _, err := os.Stat(a.root + "/build/n"); err == nil {
+			t.Errorf("%s: some of it was restored", name)
+		}
 	}
 }

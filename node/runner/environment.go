@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -66,7 +67,7 @@ func (a *Attempt) protocol(m map[string]string) {
 	m["FORGEYARD_CKPT_PROTOCOL"] = strconv.Itoa(checkpoint.ProtocolVersion)
 	m["FORGEYARD_CKPT_DIR"] = path.Join(a.view, executor.CkptDir)
 	m["FORGEYARD_CTL_DIR"] = path.Join(a.view, executor.CtlDir)
-	m["FORGEYARD_CKPT_INTERVAL_SECONDS"] = strconv.FormatInt(seconds(c.Interval), 10)
+	m["FORGEYARD_CKPT_INTERVAL_SECONDS"] = strconv.FormatInt(seconds(cmp.Or(a.task.Advised, c.Interval)), 10)
 	m["FORGEYARD_CKPT_WINDOW_SECONDS"] = strconv.FormatInt(seconds(c.Window), 10)
 	m["FORGEYARD_CKPT_MAX_BYTES"] = strconv.FormatInt(c.MaxBytes, 10)
 	if c.Format.Name != "" {

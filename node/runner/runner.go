@@ -38,6 +38,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/layer"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/executor/ender"
 	"github.com/forgeyard/forgeyard-node/node/executor/users"
@@ -229,7 +230,8 @@ func (r *Runner) room(s job.Spec, but string, least, soon int64) error {
 type Restore struct {
 	ID         forgeyard.Digest // of the manifest; it and all it names are fetched
 	Seq        int
-	ExitDriven bool // its files go back to their places in the build folder
+	ExitDriven bool           // its files go back to their places in the build folder
+	Machine    *machine.Facts // this one, as the job sees it; nil: it does not say
 }
 
 // DeviceBinding is a leased device that the workload gets.
@@ -262,6 +264,8 @@ type Task struct {
 	// Until is when the right to act ends as far as is known at the start; Extend moves it.
 	// Zero: only LeaseEnded ends it.
 	Until forgeyard.Instant
+	// Advised is the time between checkpoints that the program is told; zero: what it declares.
+	Advised time.Duration
 	// Checkpoints takes checkpoints; nil when the contract has none.
 	Checkpoints Checkpointer
 	// Ledger keeps effects and committed steps; nil where the spec has neither.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -86,7 +87,7 @@ func (a *Attempt) inputs(ctx context.Context) error {
 	if a.task.Restore == nil {
 		return nil
 	}
-	return a.restore(ctx)
+	return a.resume(ctx)
 }
 
 // shares says whether an input can be a tree that others read too: it is read-only, the
@@ -273,6 +274,21 @@ func (a *Attempt) inputFile(ctx context.Context, d forgeyard.Digest, dst string,
 	return err
 }
 
+// unusable is trouble of a checkpoint itself: whoever tries it again, anywhere, has it too.
+type unusable struct{ error }
+
+func (u *unusable) Unwrap() error { return u.error }
+
+// resume restores the checkpoint, and tells what is wrong with it from what is wrong here: it
+// is tried once, and the one before it is next (K01).
+func (a *Attempt) resume(ctx context.Context) error {
+	err := a.restore(ctx)
+	if _, found := checkpoint.FindingOf(err); err != nil && (found || forgeyard.KindOf(err) == forgeyard.Corrupt) {
+		return &unusable{err}
+	}
+	return err
+}
+
 // restore brings the checkpoint here, verified, read-only, and for an exit-driven
 // one also copies its files to where they were (HTCondor's way).
 func (a *Attempt) restore(ctx context.Context) error {
@@ -288,6 +304,9 @@ func (a *Attempt) restore(ctx context.Context) error {
 	m, err := capture.LoadManifest(ctx, cfg.Store, a.task.Restore.ID)
 	if err != nil {
 		return err
+	}
+	if f := checkpoint.Usable(m, a.target()); !f.OK() {
+		return f.Err("restore")
 	}
 	pin := a.needs()
 	pin.Trees, pin.Roots = append(pin.Trees, m.Payload), append(pin.Roots, m.Marker)
@@ -317,6 +336,12 @@ func (a *Attempt) restore(ctx context.Context) error {
 		return nil
 	}
 	return a.putBack()
+}
+
+// target is this execution, as a checkpoint must fit it.
+func (a *Attempt) target() checkpoint.Target {
+	id := a.task.Authority
+	return checkpoint.Target{Job: id.Job, Attempt: id.Attempt, Spec: id.Spec, Contract: a.contract, OS: runtime.GOOS, Arch: runtime.GOARCH, Machine: a.task.Restore.Machine}
 }
 
 // putBack copies the payload over the build folder, owned by the workload's user.

@@ -1,0 +1,51 @@
+package controllers
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/job/machine"
+	"github.com/forgeyard/forgeyard-node/site"
+)
+
+// CK-080 081 146 147 350 384 385: a runner that a checkpoint does not fit gets no job that goes on from it,
+// even if it alone has the content; it says why. One that begins anew may go anywhere.
+func TestMisfits(t *testing.T) {
+	made := machine.Facts{Kernel: "6.1", CPU: []string{"avx"}, Devices: []string{"dut=board1"}}
+	runner := func(arch, kernel string, cpu ...string) site.Member {
+		return site.Member{Runner: "R", Caps: job.Capabilities{OS: "linux", Arch: arch, Machine: &machine.Facts{Kernel: kernel, CPU: cpu}}}
+	}
+	j := site.Job{Checkpoints: []checkpoint.Commit{{Manifest: forgeyard.Digest{1}, Consistency: checkpoint.Application, Replicas: []forgeyard.RunnerID{"R"}, Where: &machine.Place{OS: "linux", Arch: "amd64", Machine: &made}}}}
+	for name, c := range map[string]struct {
+		m    site.Member
+		want string
+	}{
+		"the same":          {runner("amd64", "6.1", "avx"), ""},
+		"another platform":  {runner("arm64", "6.1", "avx"), "(arch): taken on amd64, this is arm64"},
+		"another kernel":    {runner("amd64", "5.10", "avx"), "(baseline)"},
+		"another processor": {runner("amd64", "6.1", "avx", "avx2"), "(cpu)"},
+		"one that is older": {site.Member{Caps: job.Capabilities{OS: "linux", Arch: "amd64"}}, "does not say what machine"},
+	} {
+		got := strings.Join(misfits(j, c.m), "; ")
+		if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if got := misfits(site.Job{}, c.m); got != nil {
+			t.Errorf("%s, of a job that begins: %q", name, got)
+		}
+	}
+	j.Spec.Resume.Compatibility = machine.Compatibility{CPU: machine.Compatible}
+	if got := misfits(j, runner("amd64", "6.1", "avx", "avx2")); got != nil {
+		t.Errorf("one that has more, where that is enough: %q", got)
+	}
+	if got := onlyDevices(j); got != nil {
+		t.Errorf("bound to %v, and nothing binds it", got)
+	}
+	j.Spec.Resume.Compatibility.Device = machine.Exact
+	if got := onlyDevices(j); len(got) != 1 || !got["board1"] {
+		t.Errorf("bound to %v", got)
+	}
+}
