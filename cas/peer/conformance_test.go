@@ -2,6 +2,7 @@ package peer
 
 import (
 	"crypto/ed25519"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -72,5 +73,48 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A digest of the wrong kind brings a typed error and nothing else, over bulk connections and
+// over bitswap: a blob's own name where a block is meant, a blob where a manifest is, the
+// manifest of another blob, a manifest where the blob is. Nobody is blamed, since the peer
+// gave what was asked for by its name.
+func TestDigestOfTheWrongKind(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprintf("bitswap %v", plain), func(t *testing.T) {
+			a, b := newNode(t), newNode(t)
+			if plain {
+				a.plain()
+			}
+			b.meet(a.host)
+			large, other := a.store.put(t, noise(1, 3*cas.BlockSize)), a.store.put(t, noise(2, 3*cas.BlockSize))
+			small := a.store.put(t, noise(3, 1000))
+			for what, c := range map[string]struct {
+				ref  cas.Ref
+				kind forgeyard.Kind
+			}{
+				"a large blob as a block":     {cas.Ref{Digest: large.Digest, Size: 1000}, forgeyard.NotFound},
+				"a blob as a manifest":        {cas.Ref{Digest: large.Digest, Size: large.Size, Manifest: small.Digest}, forgeyard.Invalid},
+				"a large blob as a manifest":  {cas.Ref{Digest: large.Digest, Size: large.Size, Manifest: other.Digest}, forgeyard.NotFound},
+				"the manifest of another":     {cas.Ref{Digest: large.Digest, Size: large.Size, Manifest: other.Manifest}, forgeyard.Invalid},
+				"a small blob that has parts": {cas.Ref{Digest: small.Digest, Size: large.Size, Manifest: large.Manifest}, forgeyard.Invalid},
+			} {
+				err := b.Fetch(t.Context(), c.ref, []string{a.name()})
+				if err == nil || forgeyard.KindOf(err) != c.kind {
+					t.Errorf("%s: %v (%v), want %v", what, err, forgeyard.KindOf(err), c.kind)
+				}
+				if b.store.Has(t.Context(), c.ref.Digest) {
+					t.Errorf("%s: something has that name now", what)
+				}
+			}
+			if bad := b.bad(); len(bad) != 0 {
+				t.Errorf("blamed: %+v", bad)
+			}
+			if err := b.Fetch(t.Context(), large, []string{a.name()}); err != nil {
+				t.Fatal(err)
+			}
+			b.holds(t, large, noise(1, 3*cas.BlockSize))
+		})
 	}
 }
