@@ -88,11 +88,12 @@ func (c *checkpointer) ended(cur capture.Cursor) (n int) {
 }
 
 func (c *checkpointer) commitCursor(ctx context.Context, f runner.Folders, cur capture.Cursor, goOn bool) (runner.Captured, error) {
+	began := c.x.n.clock.Now()
 	ing, err := capture.IngestCursor(ctx, c.x.n.store, cur, c.expect(f))
 	if err != nil {
 		return c.badCursor(err)
 	}
-	got, err := c.commit(ctx, ing, goOn)
+	got, err := c.commit(ctx, ing, began, goOn)
 	if err != nil {
 		return got, err
 	}
