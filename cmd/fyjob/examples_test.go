@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -137,4 +138,65 @@ func TestK16SecretIsRejected(t *testing.T) {
 		return err
 	})
 	check(t, err)
+}
+
+// TestExamplesOfOtherLanguages kills the Python and the Go program after their first
+// checkpoint; the next epoch ends with the result of an undisturbed run.
+func TestExamplesOfOtherLanguages(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "count")
+	if out, err := exec.Command("go", "build", "-o", binary, example(t, "sealed.go")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for name, argv := range map[string][]string{"python": {"/usr/bin/python3", example(t, "sealed.py")}, "go": {binary}} {
+		if _, err := os.Stat(argv[0]); err != nil {
+			t.Errorf("%s is not here: %v", name, err)
+			continue
+		}
+		argv = append(argv, "1000", "250")
+		s := sealedSite(t)
+		s.killAfter = 1
+		if code, _ := s.run(argv...); code != -1 {
+			t.Fatalf("%s: exit %d, it was to be killed", name, code)
+		}
+		s.killAfter = 0
+		if code, _ := s.run(argv...); code != 0 || s.result() != sum(1000) {
+			t.Fatalf("%s: exit %d, result %q", name, code, s.result())
+		}
+		if got := strings.Join(slots(s.history), " "); got != "1.1 2.2 2.3 2.4" {
+			t.Errorf("%s: checkpoints %s", name, got)
+		}
+	}
+}
+
+// A self-checkpointing program of HTCondor runs unchanged, without a word of Forgeyard in
+// its environment but what every job has: its file is where it left it (FYCP/1 §9).
+func TestExampleOfHTCondor(t *testing.T) {
+	text, err := os.ReadFile(example(t, "condor.py"))
+	check(t, err)
+	_, program, _ := strings.Cut(string(text), "import os")
+	if strings.Contains(strings.ToLower(program), "forgeyard") {
+		t.Error("the program knows where it runs")
+	}
+	s := newSite(t, job.Resume{Mode: job.ResumeApplication, Profile: job.ProfileHTCondor, Checkpoint: job.CheckpointDecl{Files: []string{"sum.checkpoint"}}})
+	for range 5 {
+		env := s.grant()
+		if _, told := env[checkpoint.EnvRestoreDir]; told {
+			t.Fatal("it is told of a restore")
+		}
+		if b, err := os.ReadFile(s.path("restore/sum.checkpoint")); err == nil { // what node/runner does, see TestProfileHTCondor
+			check(t, os.WriteFile(s.path("build/sum.checkpoint"), b, 0o644))
+		}
+		cmd := s.command(env, "/usr/bin/python3", example(t, "condor.py"), "1000", "300")
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			break
+		}
+		if cmd.ProcessState.ExitCode() != checkpoint.DefaultExitCode {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		s.exited()
+	}
+	if s.result() != sum(1000) || s.epochs != 4 {
+		t.Errorf("result %q after %d epochs", s.result(), s.epochs)
+	}
 }
