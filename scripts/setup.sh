@@ -87,6 +87,7 @@ want mkfs.btrfs btrfs-progs
 want mount.exfat-fuse exfat-fuse # a disk that takes two names for one
 want mkfs.exfat exfatprogs
 want rsync rsync      # the benches bring small files beside it
+want restic restic    # and checkpoints
 want ccache ccache    # a client of the build cache
 want gcc gcc          # what it caches
 [ -e /usr/include/stdio.h ] || need+=(libc6-dev)

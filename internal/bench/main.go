@@ -1,7 +1,7 @@
 // Command bench measures what the design promises, on the built programs as real
 // processes on this machine:
 //
-//	go run ./internal/bench -suite lease|node|content|store|sim|runner|all
+//	go run ./internal/bench -suite lease|node|content|store|checkpoint|sim|runner|all
 //
 // It ends with one line a promise, readable by a program,
 //
@@ -31,7 +31,7 @@ import (
 )
 
 func main() {
-	suite := flag.String("suite", "all", "lease, node, content, store, sim, runner or all")
+	suite := flag.String("suite", "all", "lease, node, content, store, checkpoint, sim, runner or all")
 	bin := flag.String("bin", "bin", "folder of the built programs")
 	rounds := flag.Int("rounds", 5, "leaders killed")
 	objects := flag.Int("objects", 10_000_000, "objects of the large store")
@@ -92,6 +92,7 @@ var suites = []struct {
 	{"lease", false, (*bench).leaseSuite},
 	{"content", true, func(b *bench, ctx context.Context) error { return b.content().Content(ctx) }},
 	{"store", true, func(b *bench, ctx context.Context) error { return b.content().Store(ctx) }},
+	{"checkpoint", true, func(b *bench, ctx context.Context) error { return b.content().Checkpoints(ctx) }},
 	{"runner", true, (*bench).runnerSuite},
 }
 
@@ -112,7 +113,7 @@ func run(ctx context.Context, o options) (err error) {
 		known = known || s.name == o.suite
 	}
 	if !known {
-		return fmt.Errorf("there is no suite %q; lease, node, content, store, sim, runner and all are there", o.suite)
+		return fmt.Errorf("there is no suite %q; lease, node, content, store, checkpoint, sim, runner and all are there", o.suite)
 	}
 	if o.part != "" && !slices.Contains([]string{"lease", "content", "store", "runner"}, o.suite) {
 		return fmt.Errorf("-part %s: the suites lease, content, store and runner have parts, %s has none", o.part, o.suite)
