@@ -32,6 +32,8 @@ import (
 const (
 	// storeWorkers put files at once, so that their syncs share a commit of the store.
 	storeWorkers = 8
+	// restoreWorkers write files at once: while one waits for the disk, others are read.
+	restoreWorkers = 4
 	// maxEntries bounds a listing, directories included.
 	maxEntries = 2 * checkpoint.MaxFiles
 	// dirChunk is how many names are read at once: a directory of millions is left early.

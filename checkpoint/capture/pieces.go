@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -195,58 +193,67 @@ func (in *intake) treeOf(t cas.Tree) (cas.Ref, error) {
 	return in.bytes(b)
 }
 
-// joiner puts one file together again.
-type joiner struct {
-	path string // in the tree; "": none is open
-	f    *os.File
-	hash *cas.Hasher
-	size int64
-	want checkpoint.File
+// joined is one file that is put together again.
+type joined struct {
+	path   string // in the tree
+	want   checkpoint.File
+	size   int64 // of the pieces so far
+	pieces []forgeyard.Digest
 }
 
-// holds reports whether an entry belongs to the file that is open.
-func (j *joiner) holds(p string) bool { return j.path != "" && strings.HasPrefix(p, j.path+"/") }
+// holds reports whether an entry belongs to the file.
+func (j *joined) holds(p string) bool { return j != nil && strings.HasPrefix(p, j.path+"/") }
 
-// begin opens the file of a directory that the marker calls a file.
-func (r *restorer) begin(p string, want checkpoint.File) error {
-	if r.files++; r.files > r.manifest.Files {
-		return forgeyard.Errorf("payload", forgeyard.Corrupt, "it has more than the %d files that its manifest says", r.manifest.Files)
-	}
-	f, err := os.OpenFile(filepath.Join(r.dir, filepath.FromSlash(p)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	r.open = joiner{path: p, f: f, hash: cas.NewHasher(), want: want}
-	return nil
-}
-
-// piece appends one piece.
-func (r *restorer) piece(p string, e cas.Entry) error {
+// add notes one piece.
+func (j *joined) add(p string, e cas.Entry) error {
 	if e.Kind == cas.Dir {
 		return nil
 	}
-	j := &r.open
-	if e.Kind != cas.File || j.size+e.Size > j.want.Size {
+	if j.size += e.Size; e.Kind != cas.File || j.size > j.want.Size {
 		return forgeyard.Errorf("payload", forgeyard.Corrupt, "%q is no piece of a file of %d bytes", forgeyard.Clip(p, 80), j.want.Size)
 	}
-	n, err := r.copy(io.MultiWriter(j.f, j.hash), e.Digest)
-	if err == nil && n != e.Size {
-		err = forgeyard.Errorf("payload", forgeyard.Corrupt, "%q has %d bytes, its tree says %d", forgeyard.Clip(p, 80), n, e.Size)
-	}
-	j.size += n
-	return err
+	j.pieces = append(j.pieces, e.Digest)
+	return nil
 }
 
-// end closes the file that is open, if one is: whole, or an error.
-func (r *restorer) end() error {
-	j := r.open
-	r.open = joiner{}
-	if j.path == "" {
-		return nil
+// join writes the file: whole, or an error.
+func (r *restorer) join(ctx context.Context, j *joined) error {
+	f, err := r.create(j.path)
+	if err != nil {
+		return err
 	}
-	r.bytes += j.size
-	if d := j.hash.Sum(); j.size != j.want.Size || d != j.want.BLAKE3 {
-		return errors.Join(j.f.Close(), forgeyard.Errorf("payload", forgeyard.Corrupt, "%q has %d bytes that are %s, its marker says %d that are %s", forgeyard.Clip(j.path, 80), j.size, d.Short(), j.want.Size, j.want.BLAKE3.Short()))
+	h := cas.NewHasher()
+	size, err := r.copyPieces(ctx, io.MultiWriter(f, h), j.pieces)
+	if d := h.Sum(); err == nil && (size != j.want.Size || d != j.want.BLAKE3) {
+		err = forgeyard.Errorf("payload", forgeyard.Corrupt, "%q has %d bytes that are %s, its marker says %d that are %s", forgeyard.Clip(j.path, 80), size, d.Short(), j.want.Size, j.want.BLAKE3.Short())
 	}
-	return seal(j.f, j.want.Mode.Exec())
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return seal(f, j.want.Mode.Exec())
+}
+
+func (r *restorer) copyPieces(ctx context.Context, w io.Writer, pieces []forgeyard.Digest) (size int64, err error) {
+	blocks, ok := r.store.(cas.BlockReader)
+	if !ok {
+		for _, d := range pieces {
+			n, err := r.copy(ctx, w, d)
+			if size += n; err != nil {
+				return size, err
+			}
+		}
+		return size, nil
+	}
+	buf := make([]byte, cas.BlockSize)
+	for _, d := range pieces {
+		b, err := blocks.ReadBlock(ctx, d, buf, true)
+		if err != nil {
+			return size, err
+		}
+		size += int64(len(b))
+		if _, err := w.Write(b); err != nil {
+			return size, err
+		}
+	}
+	return size, nil
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/tree"
@@ -71,7 +73,9 @@ type restorer struct {
 	bytes    int64
 	files    int
 	inPieces map[string]checkpoint.File // what is a directory in the tree, and a file in the marker
-	open     joiner
+	open     *joined                    // whose pieces are met
+	writers  *errgroup.Group
+	writing  context.Context
 }
 
 func (r *restorer) all() error {
@@ -84,11 +88,14 @@ func (r *restorer) all() error {
 	if r.inPieces != nil {
 		limits.MaxFiles += m.Bytes/int64(cas.ByContent.Least) + 3*int64(m.Files) // its pieces, and their last ones and folders
 	}
-	err := tree.Walk(r.ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(r.store), limits, r.visit)
+	r.writers, r.writing = errgroup.WithContext(r.ctx)
+	r.writers.SetLimit(restoreWorkers)
+	err := tree.Walk(r.writing, cas.Ref{Digest: m.Payload}, tree.FromStore(r.store), limits, r.visit)
 	if err == nil {
-		err = r.end()
-	} else if r.open.f != nil {
-		err = errors.Join(err, r.open.f.Close())
+		r.end()
+	}
+	if e := r.writers.Wait(); e != nil { // it came first, or ended the walk
+		err = e
 	}
 	switch forgeyard.KindOf(err) {
 	case forgeyard.Limit, forgeyard.Invalid:
@@ -133,11 +140,9 @@ func (r *restorer) readMarker() error {
 
 func (r *restorer) visit(p string, e cas.Entry) error {
 	if r.open.holds(p) {
-		return r.piece(p, e)
+		return r.open.add(p, e)
 	}
-	if err := r.end(); err != nil {
-		return err
-	}
+	r.end()
 	name := filepath.FromSlash(p)
 	if !filepath.IsLocal(name) {
 		return forgeyard.Errorf("payload", forgeyard.Corrupt, "%q cannot be a path on this system", p)
@@ -145,26 +150,47 @@ func (r *restorer) visit(p string, e cas.Entry) error {
 	switch e.Kind {
 	case cas.Dir:
 		if f, ok := r.inPieces[p]; ok {
-			return r.begin(p, f)
+			r.open = &joined{path: p, want: f}
+			return r.count(f.Size)
 		}
 		r.dirs = append(r.dirs, name)
 		return os.Mkdir(filepath.Join(r.dir, name), 0o700)
 	case cas.File:
-		if r.files++; r.files > r.manifest.Files {
-			return forgeyard.Errorf("payload", forgeyard.Corrupt, "it has more than the %d files that its manifest says", r.manifest.Files)
+		if err := r.count(e.Size); err != nil {
+			return err
 		}
-		r.bytes += e.Size
-		return r.file(e, filepath.Join(r.dir, name))
+		r.writers.Go(func() error { return r.file(r.writing, e, p) })
+		return nil
 	}
 	return forgeyard.Errorf("payload", forgeyard.Corrupt, "%s %q has no place in a checkpoint", e.Kind, p)
 }
 
-func (r *restorer) file(e cas.Entry, p string) error {
-	f, err := os.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+func (r *restorer) count(size int64) error {
+	if r.files++; r.files > r.manifest.Files {
+		return forgeyard.Errorf("payload", forgeyard.Corrupt, "it has more than the %d files that its manifest says", r.manifest.Files)
+	}
+	r.bytes += size
+	return nil
+}
+
+// end gives the file away whose pieces are all met, if there is one.
+func (r *restorer) end() {
+	if j := r.open; j != nil {
+		r.open = nil
+		r.writers.Go(func() error { return r.join(r.writing, j) })
+	}
+}
+
+func (r *restorer) create(p string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(r.dir, filepath.FromSlash(p)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+}
+
+func (r *restorer) file(ctx context.Context, e cas.Entry, p string) error {
+	f, err := r.create(p)
 	if err != nil {
 		return err
 	}
-	n, err := r.copy(f, e.Digest)
+	n, err := r.copy(ctx, f, e.Digest)
 	if err == nil && n != e.Size {
 		err = forgeyard.Errorf("payload", forgeyard.Corrupt, "%q has %d bytes, its tree says %d", e.Name, n, e.Size)
 	}
@@ -183,13 +209,13 @@ func seal(f *os.File, exec bool) error {
 	return errors.Join(f.Chmod(mode), f.Sync(), f.Close())
 }
 
-func (r *restorer) copy(w io.Writer, d forgeyard.Digest) (n int64, err error) {
-	o, err := r.store.Open(r.ctx, d)
+func (r *restorer) copy(ctx context.Context, w io.Writer, d forgeyard.Digest) (n int64, err error) {
+	o, err := r.store.Open(ctx, d)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	return io.Copy(w, &cancelled{r.ctx, o})
+	return io.Copy(w, &cancelled{ctx, o})
 }
 
 // cancelled is a reader that ends with its context.

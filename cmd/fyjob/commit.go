@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
@@ -121,7 +123,7 @@ func writeMarker(dir string, b []byte) error {
 // gather syncs and hashes all files below dir, and syncs the directories. A marker, or a
 // part of one, of a commit that did not come to its end is passed by: it is replaced.
 func (h *helper) gather(dir string) ([]checkpoint.File, error) {
-	var files []checkpoint.File
+	var paths []string
 	var total int64
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -136,25 +138,42 @@ func (h *helper) gather(dir string) ([]checkpoint.File, error) {
 			return syncDir(p)
 		case !d.Type().IsRegular():
 			return exitf(exitRejected, "%s is no regular file: links, pipes and devices have no place in a checkpoint", rel)
-		case len(files) == checkpoint.MaxFiles:
+		case len(paths) == checkpoint.MaxFiles:
 			return exitf(exitLimit, "more than %d files", checkpoint.MaxFiles)
 		}
-		f, err := hashFile(p)
+		info, err := d.Info()
 		if err != nil {
 			return err
 		}
-		f.Path = filepath.ToSlash(rel)
-		files = append(files, f)
-		if total += f.Size; h.maxBytes > 0 && total > h.maxBytes {
+		paths = append(paths, rel)
+		if total += info.Size(); h.maxBytes > 0 && total > h.maxBytes {
 			return exitf(exitLimit, "more than %d bytes, which is the contract's max_bytes", h.maxBytes)
 		}
 		return nil
 	})
-	if err == nil && len(files) == 0 {
+	if err == nil && len(paths) == 0 {
 		err = exitf(exitRejected, "%s holds no file", dir)
 	}
-	return files, err
+	if err != nil {
+		return nil, err
+	}
+	files := make([]checkpoint.File, len(paths))
+	var g errgroup.Group
+	g.SetLimit(hashers)
+	for i, p := range paths {
+		g.Go(func() (err error) {
+			files[i], err = hashFile(filepath.Join(dir, p))
+			files[i].Path = filepath.ToSlash(p)
+			return err
+		})
+	}
+	return files, g.Wait()
 }
+
+const (
+	hashers = 4       // files at once: while one waits for the disk, others are hashed
+	hashed  = 1 << 20 // bytes at a time: from 128 KiB on hashing is fastest
+)
 
 func hashFile(p string) (checkpoint.File, error) {
 	f, err := openToSync(p)
@@ -167,7 +186,8 @@ func hashFile(p string) (checkpoint.File, error) {
 		return checkpoint.File{}, err
 	}
 	sum := cas.NewHasher()
-	n, err := io.Copy(sum, f)
+	// Without its other methods the file is read by the buffer that is given.
+	n, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{f}, make([]byte, min(hashed, max(info.Size(), 1))))
 	if err := errors.Join(err, f.Sync()); err != nil {
 		return checkpoint.File{}, err
 	}

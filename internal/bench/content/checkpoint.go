@@ -1,17 +1,19 @@
 package content
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
@@ -160,12 +162,18 @@ func (c *checkpointing) ours(ctx context.Context, seq int) error {
 		return err
 	}
 	m := checkpoint.Marker{V: checkpoint.MarkerVersion, Attempt: attempt, Epoch: 1, Seq: seq, Mode: job.ResumeApplication, Consistency: checkpoint.Application, Quiesced: true}
-	for i := range stateFiles {
-		d, err := digestOf(c.file(i))
-		if err != nil {
+	m.Files = make([]checkpoint.File, stateFiles)
+	var g errgroup.Group
+	g.SetLimit(4) // as fyjob does
+	for i := range m.Files {
+		g.Go(func() error {
+			d, err := digestOf(c.file(i))
+			m.Files[i] = checkpoint.File{Path: filepath.Base(c.file(i)), Size: stateFile, BLAKE3: d, Mode: 0o644}
 			return err
-		}
-		m.Files = append(m.Files, checkpoint.File{Path: filepath.Base(c.file(i)), Size: stateFile, BLAKE3: d, Mode: 0o644})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	if err := os.WriteFile(filepath.Join(c.slot, checkpoint.MarkerName), m.Encode(), 0o644); err != nil {
 		return err
@@ -191,7 +199,7 @@ func digestOf(path string) (d forgeyard.Digest, err error) {
 	}
 	defer f.Close()
 	h := cas.NewHasher()
-	_, err = bufio.NewReaderSize(f, 1<<20).WriteTo(h)
+	_, err = io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{f}, make([]byte, 1<<20))
 	return h.Sum(), err
 }
 
