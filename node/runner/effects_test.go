@@ -14,6 +14,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
@@ -180,7 +181,6 @@ while [ ! -f go ]; do sleep 0.01; done
 echo second $(tell effect-begin '{"key":"b","idem":"k"}')
 while [ -f go ]; do sleep 0.01; done
 printf '{"v":1,"n":90,"kind":"effect-done","attempt":"%s","epoch":%d,"effect":{"key":"a","evidence":"cmVjZWlwdA=="}}' $FORGEYARD_ATTEMPT_ID $FORGEYARD_EPOCH > t; mv t $FORGEYARD_CTL_DIR/outbox/000090.json
-printf '{"v":1,"n":91,"kind":"effect-begin","attempt":"%s","epoch":%d,"effect":{"key":"z","idem":"k"}}' $FORGEYARD_ATTEMPT_ID $FORGEYARD_EPOCH > t; mv t $FORGEYARD_CTL_DIR/outbox/000091.json
 kill -9 $$`))
 	a := b.start(l.grant())
 	b.await(a, "first committed")
@@ -199,6 +199,15 @@ kill -9 $$`))
 		t.Fatalf("%+v", r)
 	}
 	if l.state("a") != site.EffectDone || l.state("b") != "" {
+		t.Errorf("%+v", l.now().Effects)
+	}
+	// What a program that is gone was about to begin is of nobody: it is not written down.
+	m := checkpoint.Message{N: 92, Kind: checkpoint.MessageEffectBegin, Attempt: a.Authority().Attempt, Epoch: 1, Effect: &checkpoint.EffectNote{Key: "y", Idem: "k"}}
+	if err := os.WriteFile(a.folders().Ctl+"/outbox/"+checkpoint.MessageName(92), m.Encode(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a.effects(a.folders(), true)
+	if l.state("y") != "" {
 		t.Errorf("%+v", l.now().Effects)
 	}
 }
