@@ -192,11 +192,13 @@ func Usable(m Manifest, t Target) Finding {
 	case !m.Parent.IsZero():
 		return found(Incompatible, CodeParent, "it builds on %s; only full checkpoints are resumed", m.Parent.Short())
 	}
-	for _, f := range t.Contract.Compatibility.Misfits(m.place(), machine.Place{OS: t.OS, Arch: t.Arch, Machine: t.Machine}) {
-		if f.Unknown {
-			return found(Unknown, Code(f.What), "%s", f.Why)
-		}
-		return found(Incompatible, Code(f.What), "%s", f.Why)
+	misfits := t.Contract.Compatibility.Misfits(m.place(), machine.Place{OS: t.OS, Arch: t.Arch, Machine: t.Machine})
+	if len(misfits) == 0 {
+		return Finding{Verdict: Valid}
 	}
-	return Finding{Verdict: Valid}
+	f := misfits[0]
+	if f.Unknown {
+		return found(Unknown, Code(f.What), "%s", f.Why)
+	}
+	return found(Incompatible, Code(f.What), "%s", f.Why)
 }

@@ -161,17 +161,6 @@ func (s *story) name(id string) forgeyard.Digest {
 	return d
 }
 
-func names(cs []checkpoint.Commit) string {
-	var out []string
-	for _, c := range cs {
-		out = append(out, fmt.Sprintf("%d.%d", c.Epoch, c.Seq))
-	}
-	if out == nil {
-		return "-"
-	}
-	return strings.Join(out, " ")
-}
-
 // change: commands on the history; `of=EPOCH.SEQ` names a commit.
 func (s *story) change(td *datadriven.TestData) string {
 	t := s.t
