@@ -124,11 +124,21 @@ func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (
 	return c.commit(ctx, ing, began, !yield)
 }
 
+// worthOf is the place of a priority among those who wait to bring a checkpoint to others.
+func worthOf(p job.Priority) int {
+	return map[job.Priority]int{job.PriorityCritical: 2, job.PriorityHigh: 1, job.PriorityLow: -1}[p]
+}
+
 // commit replicates and proposes. The instant of the send is taken first: the next
 // epoch's holder counts from it.
 func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began forgeyard.Instant, goOn bool) (runner.Captured, error) {
 	x := c.x
 	got := runner.Captured{Seq: ing.Manifest.Seq, ID: ing.ID}
+	leave, err := x.n.uploads.enter(ctx, worthOf(x.job.Spec.Interruption.Priority))
+	if err != nil {
+		return got, err
+	}
+	defer leave()
 	x.telling.Lock()
 	defer x.telling.Unlock()
 	most := site.MaxReportedLog

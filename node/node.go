@@ -123,6 +123,7 @@ type Node struct {
 
 	caps       atomic.Pointer[job.Capabilities] // all of them: see capsNow
 	notice     atomic.Pointer[agent.Notice]     // nil: no source of its own says that the machine is being taken away
+	uploads    *admission                       // of checkpoints
 	probing    sync.Mutex                       // held while the machine is looked at
 	state      atomic.Value                     // string: node state of 07§12
 	leading    atomic.Pointer[leading.Leadership]
@@ -276,6 +277,7 @@ func (n *Node) openData(_ context.Context, c *closers) error {
 	n.log = n.log.With("runner", n.enrolment.RunnerID, "session", forgeyard.Short(n.session))
 	n.openTracer()
 	n.metrics = newMetrics(n)
+	n.uploads = newAdmission(n.cfg.Settings.Checkpoints.Uploads)
 	n.local, n.backlog, n.ender = newLocal(), newBacklog(), ender.New(n.clock, n.log)
 	return n.checkSuperseded()
 }

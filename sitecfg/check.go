@@ -200,6 +200,7 @@ func (n Node) faults() []fault {
 	c.span("retention.debug_failed", n.Retention.DebugFailed, 0, maxRetention)
 	c.traces(n.Traces)
 	c.preemption(n.Preemption)
+	c.int("checkpoints.uploads", n.Checkpoints.Uploads, 1, maxJobs)
 	return c.faults
 }
 

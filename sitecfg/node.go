@@ -86,6 +86,8 @@ type Node struct {
 	Log LogConfig `yaml:"log"`
 	// Traces says which collector is told how long the parts of executions took.
 	Traces TracesConfig `yaml:"traces"`
+	// Checkpoints bounds what those of this node's executions take at once.
+	Checkpoints CheckpointsConfig `yaml:"checkpoints"`
 	// Preemption says who knows that this machine will be taken away.
 	Preemption PreemptionConfig `yaml:"preemption"`
 }
@@ -308,6 +310,13 @@ type ReconnectConfig struct {
 	MaxBackoff time.Duration `yaml:"max_backoff"`
 }
 
+// CheckpointsConfig bounds the checkpoints that this node brings to others. Their bandwidth is
+// that of all content: cas.rates.
+type CheckpointsConfig struct {
+	// Uploads at a time. Default 2; those of jobs with a higher priority come first.
+	Uploads int `yaml:"uploads"`
+}
+
 // PreemptionConfig names the sources of notices that this machine will be taken away; each is
 // asked again and again, and one that has a notice is enough. None is the default.
 type PreemptionConfig struct {
@@ -391,7 +400,8 @@ func DefaultNode() Node {
 		Log:       LogConfig{Level: "info", Format: "text"},
 		Traces:    TracesConfig{Sample: 1},
 
-		Preemption: PreemptionConfig{Every: 5 * time.Second},
+		Checkpoints: CheckpointsConfig{Uploads: 2},
+		Preemption:  PreemptionConfig{Every: 5 * time.Second},
 	}
 }
 

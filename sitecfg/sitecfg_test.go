@@ -81,7 +81,7 @@ func TestNodeConfig(t *testing.T) {
 
 func TestNodeErrors(t *testing.T) {
 	for in, want := range map[string]string{
-		"lables: {}":                                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, users, process, limits, cas, cache_api, spool, sandbox, toolchains, devices, secrets, policy, reconnect, shutdown, retention, raft, log, traces, preemption (did you mean "labels"?)`,
+		"lables: {}":                                        `n.yaml:1:1: unknown key "lables"; allowed: data_dir, name, listen, gossip, http, advertise, labels, executors, users, process, limits, cas, cache_api, spool, sandbox, toolchains, devices, secrets, policy, reconnect, shutdown, retention, raft, log, traces, checkpoints, preemption (did you mean "labels"?)`,
 		"listen: 7444":                                      `n.yaml:1:9: listen: 7444 is a number; a string is expected (quote it: "7444")`,
 		"listen: host":                                      `n.yaml:1:9: listen: "host" has no port; HOST:PORT is expected`,
 		"listen: :70000":                                    `n.yaml:1:9: listen: ":70000" has a port that is not a number below 65536; HOST:PORT is expected`,
