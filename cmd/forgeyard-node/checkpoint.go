@@ -87,7 +87,7 @@ func checkpointPage(p *cli.Page, d *forgeyardv1.CheckpointDetail) {
 	line("verdict here", "%s", strings.TrimSpace(d.Verdict+" "+d.Code+" "+d.Detail))
 	line("state", "%s %s", k.State, whose(k))
 	line("job", "%s, attempt %s, epoch %d, slot %d", k.JobId, k.AttemptId, k.Epoch, k.Seq)
-	line("taken", "%s ago by %s %s", cli.Since(now(), k.At), d.TakenBy, k.Progress)
+	line("taken", "%s by %s %s", cli.Since(now(), k.At), d.TakenBy, k.Progress)
 	line("spec", "%s", d.Spec)
 	line("contract", "%s %s", d.Contract, d.Format)
 	line("consistency", "%s", k.Consistency)

@@ -96,7 +96,7 @@ func instructionSets(cpuinfo string) []string {
 		}
 		for _, w := range strings.Fields(value) {
 			if slices.ContainsFunc(compiled, func(c string) bool {
-				return w == c || (strings.HasPrefix(w, c) && (c == "avx512" || c == "amx" || c == "sve" || c == "sme" || c == "asimd"))
+				return w == c || (strings.HasPrefix(w, c) && (c == "avx512" || c == "amx" || c == "sve" || c == "asimd"))
 			}) {
 				out = append(out, w)
 			}
