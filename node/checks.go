@@ -107,7 +107,7 @@ func (t *tried) judgeToolchains(all []job.Toolchain, lacking []string) *forgeyar
 		c.Fix = "bring it back (is a file system not mounted?), or restart the daemon if it was taken away on purpose; until then jobs that ask for it go elsewhere"
 	}
 	if len(lacking) > 0 {
-		c.Status, c.Detail = checkWarn, fmt.Sprintf("%s; the digest that node.yaml has for %s is neither here nor at a member that answers, so jobs that require it fail", c.Detail, strings.Join(lacking, ", "))
+		c.Status, c.Detail = checkWarn, fmt.Sprintf("%s; the digest that node.yaml has for %s is neither here nor at a member that answers, so jobs that require it wait", c.Detail, strings.Join(lacking, ", "))
 		c.Fix = strings.TrimPrefix(c.Fix+"; correct the digest in node.yaml, or put the folder again on any node: forgeyard-node cas put FOLDER", "; ")
 	}
 	return c

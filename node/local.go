@@ -188,8 +188,8 @@ func (n *Node) carryOut(ctx context.Context, e agent.Effect) {
 }
 
 // unfit says why an offered job cannot begin here as things are at this moment: the disk has
-// no room, or it may not have its secrets here.
-func (n *Node) unfit(a forgeyard.Authority) (job.RejectReason, error) {
+// no room, it may not have its secrets here, or nobody has a toolchain that it names.
+func (n *Node) unfit(ctx context.Context, a forgeyard.Authority) (job.RejectReason, error) {
 	j, ok := n.replica.State().Jobs.Get(a.Job)
 	if !ok || j.Lease.Authority != a {
 		return "", nil // it is no longer ours; the log will say so
@@ -201,6 +201,9 @@ func (n *Node) unfit(a forgeyard.Authority) (job.RejectReason, error) {
 		return job.RejectDisk, err
 	case forgeyard.Denied:
 		return job.RejectLocalPolicy, err
+	}
+	if err := n.checkToolchainsOf(ctx, j.Spec, n.providers(), n.exchange.Ask); err != nil {
+		return job.RejectCapabilityChanged, err
 	}
 	return "", nil // what else there is ends the attempt with its own category
 }
@@ -214,7 +217,7 @@ func eventLog(log *slog.Logger, a forgeyard.Authority) *slog.Logger {
 // full goes elsewhere, and counts no failure. The instant of the send is the start of the
 // holder's count.
 func (n *Node) accept(ctx context.Context, a forgeyard.Authority) {
-	if why, err := n.unfit(a); why != "" {
+	if why, err := n.unfit(ctx, a); why != "" {
 		n.metrics.rejected.WithLabelValues(string(why)).Inc()
 		n.tell(ctx, site.Reject{Authority: a, Reason: why, Detail: err.Error()})
 		n.over(a.Lease)

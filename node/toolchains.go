@@ -103,3 +103,24 @@ func (n *Node) lackingToolchains(ctx context.Context, peers []string, ask asker)
 	asked.Wait()
 	return slices.Sorted(maps.Keys(managed))
 }
+
+// checkToolchainsOf refuses what names a toolchain of node.yaml whose tree is neither here nor
+// at a peer that answers: its preparation could only fail. Where all is here nobody is asked.
+func (n *Node) checkToolchainsOf(ctx context.Context, sp job.Spec, peers []string, ask asker) error {
+	managed := n.managedToolchains()
+	lacks := func(name string) bool {
+		d, ok := managed[name]
+		return ok && !n.store.Has(ctx, d)
+	}
+	if !slices.ContainsFunc(sp.Requires.Toolchains, lacks) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askedWithin)
+	defer cancel()
+	for _, name := range n.lackingToolchains(ctx, peers, ask) {
+		if slices.Contains(sp.Requires.Toolchains, name) {
+			return forgeyard.Errorf("toolchain "+name, forgeyard.NotFound, "%s is neither here nor at a member that answers", managed[name])
+		}
+	}
+	return nil
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/castest"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
+	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
@@ -64,6 +65,14 @@ func TestToolchainsOfTheSettingsAreKept(t *testing.T) {
 	for want, peers := range map[string][]string{"rust zig": {"silent", "r3"}, "rust": {"silent", "r3", "r2"}} {
 		if got := strings.Join(n.lackingToolchains(t.Context(), peers, ask), " "); got != want {
 			t.Errorf("asking %v: %s lack, not %s", peers, got, want)
+		}
+	}
+	// A job is refused for what it names and nobody has, and for nothing else.
+	for names, refused := range map[string]bool{"": false, "go": false, "make": false, "zig": false, "go zig gcc": false, "rust": true, "zig rust": true} {
+		sp := job.Spec{Requires: job.Requires{Toolchains: strings.Fields(names)}}
+		err := n.checkToolchainsOf(t.Context(), sp, []string{"silent", "r2"}, ask)
+		if (err != nil) != refused || refused && (forgeyard.KindOf(err) != forgeyard.NotFound || !strings.Contains(err.Error(), "toolchain rust")) {
+			t.Errorf("%q: %v", names, err)
 		}
 	}
 
