@@ -11,6 +11,7 @@ import (
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
+	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
 )
 
@@ -28,7 +29,9 @@ func TestRefreshRegistersAChange(t *testing.T) {
 		m.cpu, m.digest, m.session = k.Caps.MilliCPU, k.Digest, k.Session.ID
 		return m
 	}
-	p.wait("the registration", func() bool { return member().session == n.session })
+	p.wait("the registration, with what a new site's first log may not have", func() bool {
+		return member().session == n.session && n.allows(site.FormatNow) && !n.capsUntold()
+	})
 	before := member()
 	n.refresh(t.Context())
 	if now := member(); now != before {

@@ -47,7 +47,7 @@ func logging(t *testing.T, sp job.Spec, parts int) (*execution, *oneLog, []job.L
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	n.store = s
+	n.store, n.uploads = s, newAdmission(1)
 	ref, err := s.Put(t.Context(), bytes.NewReader([]byte("said")), cas.PutOptions{})
 	if err != nil {
 		t.Fatal(err)
