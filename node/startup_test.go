@@ -110,7 +110,7 @@ func TestStartWaitsForTheSite(t *testing.T) {
 	second.wait("it is online", func() bool { return n.State() == StateOnline })
 	second.wait("its own copy of the log has it", func() bool {
 		m, ok := n.replica.State().Members.Get(n.enrolment.RunnerID)
-		return ok && m.Session.ID == n.session
+		return ok && m.Session.ID == n.session && n.allows(site.FormatNow) && !n.capsUntold()
 	})
 	st := n.replica.State()
 	m, _ := st.Members.Get(n.enrolment.RunnerID)
