@@ -222,8 +222,15 @@ func (r *restorer) join(ctx context.Context, j *joined) error {
 	if err != nil {
 		return err
 	}
+	var w io.Writer = f
+	end := func() error { return nil }
+	if j.want.Size >= directFrom {
+		d := newDirect(f)
+		w, end = d, d.end
+	}
 	h := cas.NewHasher()
-	size, err := r.copyPieces(ctx, io.MultiWriter(f, h), j.pieces)
+	size, err := r.copyPieces(ctx, io.MultiWriter(w, h), j.pieces)
+	err = errors.Join(err, end())
 	if d := h.Sum(); err == nil && (size != j.want.Size || d != j.want.BLAKE3) {
 		err = forgeyard.Errorf("payload", forgeyard.Corrupt, "%q has %d bytes that are %s, its marker says %d that are %s", forgeyard.Clip(j.path, 80), size, d.Short(), j.want.Size, j.want.BLAKE3.Short())
 	}
