@@ -30,6 +30,9 @@ func (c Capabilities) ChangesTo(now Capabilities) []string {
 		}
 	}
 	old, later := c.named(), now.named()
+	if c.Machine == nil { // it says for the first time what it always was
+		delete(later, "machine")
+	}
 	for _, what := range slices.Sorted(maps.Keys(later)) {
 		for _, x := range without(later[what], old[what]) {
 			say("%s %s is new", what, x)
