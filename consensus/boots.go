@@ -359,9 +359,10 @@ func (b *boots) refusedAs(by string, f roll.Refusal) {
 	b.disowned.Store(true)
 }
 
-// disowner is a member that refuses this process, and votes. The caller holds mu.
+// disowner is a member that refuses this process, and votes by what either this process or
+// another voter says. The caller holds mu.
 func (b *boots) disowner() (Refusal, bool) {
-	for _, m := range b.electorate() {
+	for _, m := range append(b.g.voters(), b.electorate()...) {
 		if r, ok := b.refusedBy[m.ID]; ok {
 			return r, true
 		}

@@ -32,8 +32,11 @@ func (j Job) origins() checkpoint.Origins {
 }
 
 // startedFromRevoked says why the checkpoint is not trusted any more that the current epoch
-// went on from, or nothing.
+// went on from, or why the epoch itself is not, or nothing.
 func (j Job) startedFromRevoked() string {
+	if j.Tainted == j.Epoch && j.Epoch != 0 {
+		return "what this epoch or its runner saved is not trusted"
+	}
 	if k, ok := j.CheckpointOf(j.ResumeFrom); ok && k.State == checkpoint.Withdrawn {
 		return k.Why
 	}
@@ -51,8 +54,8 @@ func (c *change) checkpointRevoke(b CheckpointRevoke) (CheckpointRevoked, error)
 		}
 	}
 	switch {
-	case b.Reason == "":
-		return bad("the reason is empty")
+	case b.Reason == "" || len(b.Reason) > job.MaxEventMessage/2:
+		return bad("the reason has %d bytes: 1 to %d are due", len(b.Reason), job.MaxEventMessage/2)
 	case named != 1:
 		return bad("a checkpoint, a runner or an epoch: one of them is needed, %d are given", named)
 	case b.Job == "" && b.Runner == "":
@@ -66,10 +69,13 @@ func (c *change) checkpointRevoke(b CheckpointRevoke) (CheckpointRevoked, error)
 	var out CheckpointRevoked
 	for _, j := range jobs {
 		next, n := checkpoint.Revoke(j.Checkpoints, cause, j.origins(), c.by, b.Reason)
-		if n == 0 {
+		before := j.startedFromRevoked()
+		if j.meant(b) { // it has the same state in memory, and may save it again
+			j.Tainted = j.Epoch
+		}
+		if n == 0 && before == j.startedFromRevoked() {
 			continue
 		}
-		before := j.startedFromRevoked()
 		j.Checkpoints, out.Revoked = next, out.Revoked+n
 		c.note(KindCheckpoint, "%d of job %s revoked by %s: %s", n, j.ID, c.by, b.Reason)
 		if !j.Status.Terminal() {
@@ -80,10 +86,15 @@ func (c *change) checkpointRevoke(b CheckpointRevoke) (CheckpointRevoked, error)
 		}
 		c.putJob(j)
 	}
-	if out.Revoked == 0 {
+	if out.Revoked == 0 && len(out.Running) == 0 {
 		c.note(KindCheckpoint, "revocation by %s found nothing that was not revoked: %s", c.by, b.Reason)
 	}
 	return out, nil
+}
+
+// meant reports that the execution that runs now is what a revocation names.
+func (j Job) meant(b CheckpointRevoke) bool {
+	return j.Lease.Live() && (b.Epoch != 0 && b.Epoch == j.Epoch || b.Runner != "" && b.Runner == j.Lease.Authority.Runner)
 }
 
 // jobsOf are the jobs whose checkpoints a revocation may mean.
@@ -94,7 +105,7 @@ func (c *change) jobsOf(b CheckpointRevoke) ([]Job, error) {
 		}
 		var all []Job
 		for _, j := range c.Jobs.All() {
-			if len(j.Checkpoints) > 0 {
+			if len(j.Checkpoints) > 0 || j.meant(b) {
 				all = append(all, j)
 			}
 		}
@@ -116,7 +127,7 @@ func (c *change) askBackFromRevoked(j *Job, why string) bool {
 	if !j.Lease.Live() {
 		return false
 	}
-	c.tell(*j, job.EventError, "", "what epoch %d went on from was revoked: it is asked back, and commits no checkpoint", j.Epoch)
+	c.tell(*j, job.EventError, "", "what epoch %d works from was revoked: it is asked back, and neither a checkpoint nor a result of it counts", j.Epoch)
 	if !j.Stops() {
 		j.StopKind, j.StopReason = stopPreempt, "what it went on from was revoked: "+why
 		c.noteLease(*j, "asked back from %s: %s", c.memberName(j.Lease.Authority.Runner), j.StopReason)

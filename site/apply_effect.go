@@ -175,6 +175,17 @@ func (c *change) effectsStop(j *Job, why string) bool {
 	return false
 }
 
+// unknownEffects notes that a holder looked for what earlier epochs began, and gave up. A
+// person is asked, not the next holder, and the one after it.
+func (c *change) unknownEffects(j *Job, why string) {
+	for _, e := range j.Unreconciled(j.Epoch) {
+		if _, i := j.effectAt(e.Key); e.State != EffectUnknown {
+			e.State, e.Why = EffectUnknown, forgeyard.Clip(why, job.MaxEventMessage/2)
+			j.putEffect(e, i)
+		}
+	}
+}
+
 // effectAt finds a key in the ledger.
 func (j Job) effectAt(key string) (Effect, int) {
 	i := slices.IndexFunc(j.Effects, func(e Effect) bool { return e.Key == key })

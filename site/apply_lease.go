@@ -455,7 +455,8 @@ func (c *change) release(b Release) error {
 		c.putJob(j)
 		return nil
 	}
-	if b.Kind == ReleasedReconcile { // nothing of it ran: it is no interruption
+	if b.Kind == ReleasedReconcile && c.Allows(FormatLeases) { // nothing of it ran: it is no interruption
+		c.unknownEffects(&j, b.Detail)
 		c.requeue(&j, b.Detail)
 		c.putJob(j)
 		return nil
@@ -540,9 +541,27 @@ func (c *change) complete(b Complete) (Completed, error) {
 	if why := invalidResult(j, b.Result); why != "" {
 		return Completed{Verdict: InvalidRejected, Reason: why}, nil
 	}
+	if why := j.startedFromRevoked(); why != "" && b.Result.Outcome == job.OutcomeDone {
+		return c.fromDoubt(&j, b, why), nil
+	}
 	c.accepted(&j, b)
 	c.putJob(j)
 	return Completed{Verdict: Accepted}, nil
+}
+
+// fromDoubt refuses what was made from a revoked checkpoint: it is evidence, and the job goes
+// on from an older one, or begins anew.
+func (c *change) fromDoubt(j *Job, b Complete, doubt string) Completed {
+	err := forgeyard.Errorf("complete", forgeyard.Stale, "what it worked from was revoked: %s", doubt)
+	c.keepLate(j, b, err)
+	c.addLog(j, b.Result.Log)
+	c.told(j, b.Result.Told)
+	c.endLease(j, lease.EndReleased, err.Error())
+	if !c.neverAgain(j, job.RunnerLost, err.Error()) {
+		c.afterStop(j, err.Error())
+	}
+	c.putJob(*j)
+	return Completed{Verdict: StaleRejected, Reason: err.Error()}
 }
 
 // keepLate keeps a refused result as evidence (E27). It never touches a status.

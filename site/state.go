@@ -238,6 +238,9 @@ type Job struct {
 	Hold      *Hold               `cbor:"41,keyasint,omitempty"` // the last wish to suspend it
 	Asks      uint64              `cbor:"42,keyasint,omitempty"` // checkpoints that people asked for, of the current epoch
 
+	// Tainted is the epoch that ran when its runner's checkpoints, or its own, were revoked.
+	Tainted uint64 `cbor:"46,keyasint,omitempty"`
+
 	Effects []Effect        `cbor:"50,keyasint,omitempty"` // the ledger, in the order of the first intents; at most job.MaxEffects
 	Steps   []CommittedStep `cbor:"51,keyasint,omitempty"` // in the order of the log, each step once
 	Cancel  *Cancellation   `cbor:"58,keyasint,omitempty"` // beside CancelAt: nil where a person's plain wish is all
