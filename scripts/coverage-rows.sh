@@ -6,7 +6,8 @@
 # DIR is the folder above requirements/*.md and cases/*.md, whose table rows open with
 # an id: | RA-212 | ... or | E08 | ... They are kept apart from this repository. A test
 # mentions a row when the id stands in a _test.go file, in a suite that such files run
-# (castest, exectest), or below a testdata folder, alone or in a range, RA-307–310.
+# (castest, exectest), or below a testdata folder, alone, in a range, RA-307–310,
+# or with the numbers of others after it, CK-104 105 106 or RA-034, 398, 399.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=${1:-}
@@ -22,14 +23,19 @@ if [ -z "$rows" ]; then
 fi
 
 # An id in a test's name is written without its hyphen, or with an underscore. A range
-# names every row from its first to its last.
-ids='(RA|CK|RS)[-_]?[0-9]{3}((-|–)((RA|CK|RS)-)?[0-9]{3})?|[A-Z][0-9]{2}'
+# names every row from its first to its last, and numbers that follow are of the same kind,
+# also on the next line of a comment.
+row='(RA|CK|RS)[-_]?[0-9]{3}' more='((-|–|…| to )((RA|CK|RS)-)?|,? )[0-9]{3}(?![0-9])'
 mentions=$({
   find . \( -name '*_test.go' -o -path '*/?*test/*.go' \) -not -path './.*' -print0
   find . -path '*/testdata/*' -type f \( -name '*.txt' -o -name '*.txtar' \) -not -path './.*' -print0
-} | LC_ALL=C xargs -0 -r grep -hoP "(?<![A-Z0-9])(?:$ids)(?![0-9])" |
-  sed -E 's/^(RA|CK|RS)[-_]?/\1-/; s/–((RA|CK|RS)-)?/ /; s/^(..-[0-9]{3})-((RA|CK|RS)-)?/\1 /' |
-  awk 'NF == 2 { for (n = substr($1, 4) + 0; n <= $2 + 0; n++) printf "%s-%03d\n", substr($1, 1, 2), n; next } { print $1 }' | sort -u || true)
+} | xargs -0 -r cat | sed -zE 's!\n[[:blank:]]*(//|#) ! !g' |
+  LC_ALL=C grep -aoP "(?<![A-Z0-9])(?:$row($more)*|[A-Z][0-9]{2})(?![0-9])" |
+  sed -E 's/(–|…|-| to )((RA|CK|RS)-)?([0-9]{3})/-\4/g; s/^(RA|CK|RS)[-_]?/\1 /; s/,//g' |
+  awk '$1 !~ /^(RA|CK|RS)$/ { print; next }
+    { for (i = 2; i <= NF; i++) {
+        last = substr($i, 5) == "" ? $i : substr($i, 5)
+        for (n = substr($i, 1, 3) + 0; n <= last + 0; n++) printf "%s-%03d\n", $1, n } }' | sort -u || true)
 
 missing=$(comm -23 <(printf '%s\n' "$rows") <(printf '%s\n' "$mentions"))
 printf '%s\n' "$missing" | sed '/^$/d'
