@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"path/filepath"
@@ -24,6 +25,9 @@ type checkpointer struct {
 	watcher  *capture.Watcher
 	last     int // highest slot answered
 	tests    tests
+
+	words    []checkpoint.Message // about the restored state, that the site has not heard
+	unusable string               // why the program rejects it
 }
 
 func newCheckpointer(x *execution) *checkpointer {
@@ -39,6 +43,12 @@ func (c *checkpointer) expect(f runner.Folders) capture.Expect {
 
 // Poll implements runner.Checkpointer.
 func (c *checkpointer) Poll(ctx context.Context, f runner.Folders, final bool) (runner.Captured, error) {
+	out, err := c.poll(ctx, f, final)
+	out.Unusable = c.unusable
+	return out, err
+}
+
+func (c *checkpointer) poll(ctx context.Context, f runner.Folders, final bool) (runner.Captured, error) {
 	if c.invalid != nil {
 		return runner.Captured{}, c.invalid
 	}
@@ -47,6 +57,9 @@ func (c *checkpointer) Poll(ctx context.Context, f runner.Folders, final bool) (
 	}
 	found, err := c.watcher.Poll()
 	if err != nil {
+		return runner.Captured{}, err
+	}
+	if err := c.hear(ctx, found.Messages); err != nil {
 		return runner.Captured{}, err
 	}
 	if err := c.marks(ctx, f, found.Messages); err != nil {
@@ -230,4 +243,33 @@ func (x *execution) untold() job.Told {
 		return job.Told{}
 	}
 	return x.attempt.Untold()
+}
+
+// hear passes on what the program says of the state that it was given. The folders have it
+// once; it is said again until the site has heard it.
+func (c *checkpointer) hear(ctx context.Context, messages []checkpoint.Message) error {
+	for _, m := range messages {
+		switch m.Kind {
+		case checkpoint.MessageRestoreReject:
+			c.unusable = cmp.Or(c.unusable, m.Reason)
+		case checkpoint.MessageRestoreOK:
+		default:
+			continue
+		}
+		c.words = append(c.words, m)
+	}
+	for len(c.words) > 0 && c.x.n.allows(site.FormatCheckpoints) {
+		m := c.words[0]
+		reply, err := c.x.n.proposer.Propose(ctx, site.Restored{
+			Authority: c.x.authority, Rejected: m.Kind == checkpoint.MessageRestoreReject, Reason: m.Reason,
+		})
+		if err != nil {
+			return err
+		}
+		if err := reply.Err(); err != nil { // its epoch is over, or began from nothing
+			c.x.n.log.Warn("the site does not take a program's word of its restored state", "job", c.x.authority.Job, "why", err)
+		}
+		c.words = c.words[1:]
+	}
+	return nil
 }

@@ -199,6 +199,8 @@ func (c *change) runRest(b Body) (any, error) {
 		return c.runSuspend(b)
 	case RunResume:
 		return nil, c.runResume(b)
+	case Restored:
+		return nil, c.restored(b)
 	case CheckpointRevoke:
 		return c.checkpointRevoke(b)
 	case CheckpointLetGo:

@@ -444,7 +444,9 @@ func (c *change) release(b Release) error {
 	}
 	c.endLease(&j, lease.EndReleased, b.Detail)
 	if !j.ResumeFrom.IsZero() && (b.Kind == "resume_failed" || b.Kind == "resume_rejected") {
-		c.resumeFailed(&j, b.Kind == "resume_rejected", b.Detail)
+		if !j.rejected() { // it was charged when the program said so
+			c.resumeFailed(&j, b.Kind == "resume_rejected", b.Detail)
+		}
 		from, left := j.usable()
 		switch {
 		case !left && j.Spec.Interruption.ResumesOnly() && j.CancelAt == 0 && c.Allows(FormatLeases):

@@ -116,3 +116,28 @@ func TestCheckpointFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestWordsInTheLog holds what is said and wished of the checkpoint that an epoch goes on from.
+func TestWordsInTheLog(t *testing.T) {
+	var said Restored
+	var word RestoreWord
+	golden.Fill(t, &said)
+	golden.Fill(t, &word)
+	s, err := DecodeState(cborx.Marshal(image{Format: snapshotFormat, Log: FormatCheckpoints, Jobs: []Job{{ID: "J", Word: &word}}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := golden.Rows(t, "testdata/words.hex", []golden.Row{{Name: "Restored", Bytes: cborx.Marshal(said)}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}})
+	if b, err := decodeBody(kindRestored, rows[0].Bytes); err != nil || !reflect.DeepEqual(b, said) || FormatOf(b) != FormatCheckpoints {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+	for _, row := range rows[1:] {
+		back, err := DecodeState(row.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j, _ := back.Jobs.Get("J"); !reflect.DeepEqual(j.Word, &word) {
+			t.Errorf("%s: lost on the way: %+v", row.Name, j)
+		}
+	}
+}

@@ -86,6 +86,11 @@ const (
 // kindMark is a number of its own: those between are free.
 const kindMark Kind = 55
 
+// Kinds of what is said and wished of a checkpoint that is gone on from.
+const (
+	kindRestored Kind = iota + 70
+)
+
 // Kinds of what is done outside, and of committed steps.
 const (
 	kindEffectIntent Kind = iota + 50
@@ -715,6 +720,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindEffectIntent: into[EffectIntent], kindEffectOutcome: into[EffectOutcome], kindEffectResolve: into[EffectResolve], kindStepCommit: into[StepCommit],
 	kindMark: into[Mark], kindStopping: into[Stopping], kindPreempt: into[Preempt], kindRunSuspend: into[RunSuspend], kindRunResume: into[RunResume],
 	kindCheckpointRevoke: into[CheckpointRevoke], kindCheckpointLetGo: into[CheckpointLetGo], kindCheckpointOpen: into[CheckpointOpen],
+	kindRestored: into[Restored],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -50,6 +50,8 @@ func AuthorityOf(b Body) (a forgeyard.Authority, ok bool) {
 		a = b.Authority
 	case Mark:
 		a = b.Authority
+	case Restored:
+		a = b.Authority
 	default:
 		return a, false
 	}

@@ -246,6 +246,7 @@ type Job struct {
 	Cancel  *Cancellation   `cbor:"58,keyasint,omitempty"` // beside CancelAt: nil where a person's plain wish is all
 	Stuck   int             `cbor:"59,keyasint,omitempty"` // checkpoints in a row that brought nothing, each with a restart
 	Mark    string          `cbor:"55,keyasint,omitempty"` // the last that the attempt's program set, for its next epoch
+	Word    *RestoreWord    `cbor:"85,keyasint,omitempty"` // the last that a program said of what it went on from
 }
 
 // Fence is the current fence of the job.

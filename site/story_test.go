@@ -585,6 +585,8 @@ func (s *story) work() Body {
 		return StopRefused{Authority: s.authority(), Why: s.arg("why", "no checkpoint"), Wish: s.num("wish", w.Step)}
 	case "mark":
 		return Mark{Authority: s.authority(), Name: s.arg("name", "")}
+	case "restored":
+		return Restored{Authority: s.authority(), Rejected: s.arg("rejected", "") != "", Reason: s.arg("rejected", "")}
 	case "fail":
 		return Fail{Job: s.jobID(), Epoch: s.num("epoch", j.Epoch), Category: job.DeviceHostLost, Reason: "no device serves"}
 	case "offer":

@@ -64,6 +64,7 @@ type Attempt struct {
 	started    bool
 	saved      bool     // the last program ended with the checkpoint that was committed
 	taken      Captured // the last checkpoint
+	unusable   string   // why the program rejects what was restored
 	steps      []job.StepResult
 	chain      chain // of committed steps
 	outputs    []job.Output

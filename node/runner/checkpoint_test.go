@@ -58,10 +58,15 @@ func (k *book) Poll(ctx context.Context, f Folders, _ bool) (Captured, error) {
 		k.w = capture.NewWatcher(f.Ckpt, f.Ctl, k.auth.Attempt, k.auth.Fence.Epoch)
 	}
 	found, err := k.w.Poll()
-	if err != nil || len(found.Sealed) == 0 {
-		return Captured{}, err
-	}
 	var last Captured
+	for _, m := range found.Messages {
+		if m.Kind == checkpoint.MessageRestoreReject {
+			last.Unusable = m.Reason
+		}
+	}
+	if err != nil || len(found.Sealed) == 0 {
+		return last, err
+	}
 	for _, seq := range found.Sealed {
 		g, err := capture.IngestSealed(ctx, k.b.store, f.Ckpt+"/"+checkpoint.SlotName(seq), k.expect())
 		if err != nil {
@@ -303,6 +308,29 @@ func TestRestoreRejectedAndTryLater(t *testing.T) {
 	plain.Checkpoints = b.book(plain)
 	if res, end := b.wait(b.start(plain)); end.Kind != EndCompleted || res.Category != job.WorkloadFailed {
 		t.Errorf("%+v %+v", res, end)
+	}
+}
+
+// A program that rejects what it was given needs no code of its own for it: whatever it fails
+// with after that, it fails for that. One that goes on all the same and is done, is done.
+func TestRestoreRejectedByWord(t *testing.T) {
+	b := newBench(t)
+	tk := task(resumable([]string{"n"}, "echo 1 > n; exit 85"))
+	tk.Checkpoints = b.book(tk)
+	_, first := b.wait(b.start(tk))
+	say := `printf '{"v":1,"n":1,"kind":"restore-reject","attempt":"%s","epoch":%s,"reason":"truncated"}' "$FORGEYARD_ATTEMPT_ID" "$FORGEYARD_EPOCH" >"$FORGEYARD_CTL_DIR/outbox/t"; mv "$FORGEYARD_CTL_DIR/outbox/t" "$FORGEYARD_CTL_DIR/outbox/000001.json"; `
+	of := tk.Authority.Spec
+	epoch := tk.Authority.Fence.Epoch
+	for end, want := range map[string]End{"exit 1": EndRestoreRejected, "kill -ABRT $$": EndRestoreRejected, "exit 0": EndCompleted} {
+		tk := task(resumable([]string{"n"}, say+end))
+		epoch++
+		tk.Authority.Fence.Epoch, tk.Authority.Spec = epoch, of
+		tk.Restore = &Restore{ID: first.Checkpoint.ID, Seq: 1}
+		tk.Checkpoints = b.book(tk)
+		r, got := b.wait(b.start(tk))
+		if got.Kind != want || want == EndRestoreRejected != strings.Contains(r.Message, "rejects the restored state: truncated") {
+			t.Errorf("%s: %+v %+v", end, got, r)
+		}
 	}
 }
 

@@ -328,6 +328,8 @@ type Captured struct {
 	Seq     int
 	ID      forgeyard.Digest // manifest
 	Reason  string
+	// Unusable is why the program rejects the state that it was given; empty: it does not.
+	Unusable string
 }
 
 // Folders are where a workload's checkpoint traffic is, on the host.

@@ -179,12 +179,22 @@ func (a *Attempt) judge(s job.Step, x executor.Exit) *verdict {
 		return nil // while a stop is in progress too: it is complete if its outputs commit
 	case o.gives() && !a.unsaved():
 		return a.withCode(a.interrupted(), x)
-	case resumable && a.task.Restore != nil && x.Code == a.contract.RejectCode:
-		return &verdict{end: EndRestoreRejected, message: "the program rejects the restored state", code: x.Code}
+	case resumable && a.task.Restore != nil && (x.Code == a.contract.RejectCode || a.unusable != ""):
+		return &verdict{end: EndRestoreRejected, message: a.rejection(), code: x.Code}
 	case resumable && x.Code == exTempFail:
 		return &verdict{end: EndTryLater, message: "the program cannot run now", code: x.Code}
 	}
 	return a.withCode(a.whyFailed(s, x), x)
+}
+
+// rejection is what a program that rejects its restored state said, or did not say. One that
+// said so and fails, by whatever code or signal, fails for that.
+func (a *Attempt) rejection() string {
+	const what = "the program rejects the restored state"
+	if a.unusable == "" {
+		return what
+	}
+	return forgeyard.Clip(what+": "+a.unusable, maxMessage)
 }
 
 // unsaved reports a suspend that no checkpoint of this epoch backs: the job is not

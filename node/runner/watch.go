@@ -120,6 +120,9 @@ func (w *watch) saw(l looked) {
 }
 
 func (w *watch) take(l looked) {
+	if l.c.Unusable != "" {
+		w.a.unusable, l.c.Unusable = l.c.Unusable, ""
+	}
 	if l.err != nil {
 		if w.a.ctx.Err() == nil {
 			w.a.note("checkpoint folders: %v", l.err)
