@@ -637,6 +637,7 @@ func (b *boots) watch(in *instance) {
 		return
 	}
 	asked := map[string]forgeyard.Instant{}
+	said := b.g.voters()
 	for {
 		if err := b.begin(in.store); err != nil {
 			b.g.cfg.Log.Warn("what is known of other voters cannot be read", "err", err)
@@ -644,6 +645,10 @@ func (b *boots) watch(in *instance) {
 		wait := floorsEvery
 		if errors.Is(b.withheld(in), errNotWelcome) {
 			wait = min(wait, b.g.cfg.Timings.Heartbeat/4)
+		}
+		if v := b.g.voters(); !slices.EqualFunc(v, said, func(a, b Member) bool { return a.ID == b.ID }) {
+			said = v
+			in.carrier.Renew() // each hello names who votes
 		}
 		b.greetAll(in, asked)
 		b.heed()

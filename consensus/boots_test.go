@@ -560,6 +560,43 @@ func promotedUnheard(t *testing.T, inTurn bool) {
 	tn.stop()
 }
 
+// Two that stay connected to each other: the leader promotes one, and dies before the other
+// hears of it. Their connections are older than the promotion, and what was said at the head
+// of them does not name its voters; they are made anew.
+func TestWhoWasPromotedOnOldConnectionsSaysWhoVotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := newTown(t, 3, nil)
+		first, deaf, newest := tn.nodes[0], tn.nodes[1], tn.nodes[2]
+		for _, r := range tn.nodes {
+			r.open()
+		}
+		if err := first.g.Bootstrap(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tn.awaitLeader(first)
+		if err := errors.Join(first.g.AddVoter(t.Context(), deaf.id, deaf.id), first.g.AddNonvoter(t.Context(), newest.id, newest.id)); err != nil {
+			t.Fatal(err)
+		}
+		tn.awaitApplied(tn.put(first, "one"), tn.nodes...)
+		time.Sleep(10 * time.Second) // all have met whom they know to vote
+		tn.x.between(first.id, deaf.id)
+		if err := first.g.Promote(t.Context(), newest.id); err != nil {
+			t.Fatal(err)
+		}
+		tn.awaitApplied(tn.put(first, "two"), newest)
+		for _, m := range deaf.g.Members() {
+			if m.ID == newest.id && m.Voter {
+				t.Fatal("it heard of the promotion: this story shows nothing")
+			}
+		}
+		first.kill()
+		tn.awaitLeader(newest)
+		tn.awaitApplied(tn.put(newest, "three"), deaf)
+		tn.sameState(newest, deaf)
+		tn.stop()
+	})
+}
+
 // TestWelcomed: most voters, and this process whatever its log says of it.
 func TestWelcomed(t *testing.T) {
 	voters := func(ids ...string) []Member {

@@ -378,6 +378,7 @@ type exchange struct {
 	mu    sync.Mutex
 	ports map[string]*port
 	apart map[string]bool // isolated
+	deaf  [2]string       // these two do not reach each other
 	conns map[net.Conn][2]string
 }
 
@@ -417,10 +418,28 @@ func (x *exchange) isolate(addr string, v bool) {
 	}
 }
 
+// between cuts the link of two, which both stay connected to the others.
+func (x *exchange) between(a, b string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.deaf = [2]string{a, b}
+	for c, ends := range x.conns {
+		if x.cut(ends[0], ends[1]) {
+			c.Close()
+			delete(x.conns, c)
+		}
+	}
+}
+
+// cut is asked with mu held.
+func (x *exchange) cut(a, b string) bool {
+	return x.apart[a] || x.apart[b] || x.deaf == [2]string{a, b} || x.deaf == [2]string{b, a}
+}
+
 func (x *exchange) reachable(a, b string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return !x.apart[a] && !x.apart[b]
+	return !x.cut(a, b)
 }
 
 func (p *port) Accept() (net.Conn, error) {
@@ -436,7 +455,7 @@ func (p *port) Addr() net.Addr { return portAddr(p.addr) }
 func (p *port) Dial(to raft.ServerAddress, _ time.Duration) (net.Conn, error) {
 	p.x.mu.Lock()
 	peer := p.x.ports[string(to)]
-	apart := p.x.apart[p.addr] || p.x.apart[string(to)]
+	apart := p.x.cut(p.addr, string(to))
 	p.x.mu.Unlock()
 	if apart || peer == nil {
 		return nil, errWire

@@ -99,6 +99,41 @@ func TestEachSideSaysHelloOnce(t *testing.T) {
 	}
 }
 
+// What a hello says may change: after Renew each call begins with one, also where the
+// connection was in use meanwhile.
+func TestRenewedConnectionsSayHelloAnew(t *testing.T) {
+	e := exchanges()[0]
+	_, a, b := newStreet()
+	d := &desk{calls: make(chan raft.RPC)}
+	mine, peers := newPorter("mine"), newPorter("theirs")
+	ours, peer := New(Config{Layer: a, Timeout: 5 * time.Second, Desk: mine}), New(Config{Layer: b, Timeout: 5 * time.Second, Desk: peers})
+	peer.Start(d)
+	defer peer.Close()
+	defer ours.Close()
+	call := func(meanwhile func()) {
+		go func() {
+			c := <-d.calls
+			meanwhile()
+			e.serve(t, c)
+		}()
+		got, err := e.make(ours)
+		e.check(t, got, err)
+	}
+	nothing := func() {}
+	for i, c := range []struct {
+		before, meanwhile func()
+		heard             int
+	}{
+		{nothing, nothing, 1}, {nothing, nothing, 1}, {ours.Renew, nothing, 2}, {nothing, ours.Renew, 2}, {nothing, nothing, 3},
+	} {
+		c.before()
+		call(c.meanwhile)
+		if n := len(peers.heard); n != c.heard {
+			t.Errorf("call %d: %d hellos, expected %d", i+1, n, c.heard)
+		}
+	}
+}
+
 // A refused caller's calls do not reach raft, and nothing that a refused peer answers does.
 func TestRefusedOnesAreNotHeard(t *testing.T) {
 	for _, e := range exchanges() {

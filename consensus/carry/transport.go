@@ -71,6 +71,7 @@ type Transport struct {
 
 	mu   sync.Mutex // guards what is below
 	idle map[raft.ServerAddress][]*link
+	age  uint64 // how often Renew was called
 }
 
 var (
@@ -191,9 +192,24 @@ func (t *Transport) exchange(to raft.ServerAddress, k kind, q, r any, answered f
 	return err
 }
 
+// Renew lets every later call go on a connection that is made from now on, and so begins
+// with a new hello. Pipelines stay.
+func (t *Transport) Renew() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.age++
+	for to, links := range t.idle {
+		for _, l := range links {
+			_ = l.conn.Close() // it served well
+		}
+		delete(t.idle, to)
+	}
+}
+
 // link is a connection to a peer that nobody uses.
 func (t *Transport) link(to raft.ServerAddress) (*link, error) {
 	t.mu.Lock()
+	age := t.age
 	if n := len(t.idle[to]); n > 0 {
 		l := t.idle[to][n-1]
 		t.idle[to] = t.idle[to][:n-1]
@@ -205,7 +221,7 @@ func (t *Transport) link(to raft.ServerAddress) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &link{conn: conn, in: newReader(conn), desk: t.cfg.Desk}
+	l := &link{conn: conn, in: newReader(conn), desk: t.cfg.Desk, age: age}
 	if l.desk != nil {
 		l.hello = l.desk.Hello(to, nil)
 	}
@@ -218,7 +234,7 @@ func (t *Transport) giveBack(to raft.ServerAddress, l *link) {
 	select {
 	case <-t.quit:
 	default:
-		if len(t.idle[to]) < maxPool {
+		if len(t.idle[to]) < maxPool && l.age == t.age {
 			t.idle[to] = append(t.idle[to], l)
 			return
 		}
@@ -234,6 +250,7 @@ type link struct {
 	desk  Desk
 	hello []byte // still to be said
 	peer  Caller // nil until it said hello
+	age   uint64 // of the transport, when it was dialled
 }
 
 func (l *link) send(k kind, q any) (err error) {
