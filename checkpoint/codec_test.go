@@ -10,6 +10,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 )
 
 func sampleMarker() checkpoint.Marker {
@@ -99,6 +100,8 @@ func authority() forgeyard.Authority {
 	return forgeyard.Authority{Job: jobA, Attempt: attA, Spec: cas.Sum([]byte("spec")), Runner: nodeA, Fence: forgeyard.Fence{Incarnation: 1, Epoch: 2}}
 }
 
+// A checkpoint is what its manifest binds: the digest of that is its name, and whatever else
+// is bound is another checkpoint (CK-001, CK-042, CK-370).
 func TestManifestBindsAll(t *testing.T) {
 	c := contract(t, declared(), checkpoint.Limits{})
 	bind := checkpoint.Binding{Authority: authority(), Contract: c.ID, OS: "linux", Arch: "amd64"}
@@ -172,6 +175,36 @@ func TestContract(t *testing.T) {
 		if _, err := checkpoint.NewContract(r, checkpoint.Limits{}); forgeyard.KindOf(err) != forgeyard.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// CK-002, CK-045, CK-046: the contract's identity is that of the declaration. Whatever of it is
+// said otherwise is another contract, and what it allows of the machine is part of it.
+func TestContractIdentity(t *testing.T) {
+	base := declared()
+	ids := map[forgeyard.Digest]string{contract(t, base, checkpoint.Limits{}).ID: "the same"}
+	for name, edit := range map[string]func(*job.Resume){
+		"mode": func(r *job.Resume) {
+			r.Mode, r.Isolation, r.Checkpoint.Results = job.ResumeFramework, job.Suite, 5
+		},
+		"format name":    func(r *job.Resume) { r.FormatName += "x" },
+		"format version": func(r *job.Resume) { r.FormatVersion++ },
+		"interval":       func(r *job.Resume) { r.Checkpoint.Interval += time.Second },
+		"window":         func(r *job.Resume) { r.Checkpoint.Window += time.Second },
+		"on cancel":      func(r *job.Resume) { r.Checkpoint.OnCancel = !r.Checkpoint.OnCancel },
+		"keep":           func(r *job.Resume) { r.Checkpoint.Keep++ },
+		"max age":        func(r *job.Resume) { r.Checkpoint.MaxAge += time.Hour },
+		"files":          func(r *job.Resume) { r.Checkpoint.Files = append(r.Checkpoint.Files, "another") },
+		"compatibility":  func(r *job.Resume) { r.Compatibility.CPU = machine.Exact },
+		"sensitivity":    func(r *job.Resume) { r.Sensitivity = job.SensConfidential },
+	} {
+		r := base
+		edit(&r)
+		id := contract(t, r, checkpoint.Limits{}).ID
+		if other, twice := ids[id]; twice {
+			t.Errorf("another %s is %s contract", name, other)
+		}
+		ids[id] = name
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
@@ -21,7 +22,8 @@ func TestMarkerOfVersion1(t *testing.T) {
 	}
 }
 
-// TestManifestOfVersion1: the digest of these bytes is what the log calls the checkpoint.
+// TestManifestOfVersion1: the digest of these bytes is what the log calls the checkpoint
+// (CK-043); beside it stand when it was committed and who has a copy (CK-048).
 func TestManifestOfVersion1(t *testing.T) {
 	m, err := checkpoint.NewManifest(sampleMarker(), cas.Sum([]byte("tree")), checkpoint.Binding{Authority: authority(), Contract: cas.Sum([]byte("contract")), OS: "linux", Arch: "amd64"})
 	if err != nil {
@@ -31,6 +33,10 @@ func TestManifestOfVersion1(t *testing.T) {
 	got, err := checkpoint.ParseManifest(golden.Bytes(t, "testdata/manifest-v1.hex", m.Encode()))
 	if err != nil || got != m || got.ID() != m.ID() {
 		t.Fatalf("%+v %v", got, err)
+	}
+	c := checkpoint.CommitOf(m, 1_700_000_000_000, []forgeyard.RunnerID{nodeA})
+	if c.Manifest != m.ID() || c.At != 1_700_000_000_000 || c.Payload != m.Payload || c.Epoch != 2 || c.Seq != 42 || len(c.Replicas) != 1 {
+		t.Errorf("the log has %+v", c)
 	}
 }
 

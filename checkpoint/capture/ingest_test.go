@@ -84,6 +84,9 @@ func payload() map[string]string {
 	return map[string]string{"a": "alpha", "d/e/b": "beta", "d/large": large, "empty": ""}
 }
 
+// From a sealed directory to the same files elsewhere (CK-009): payload, marker and manifest are
+// objects of the store by their digests, and the log needs no more than those (CK-052, CK-085,
+// CK-086, CK-087). Where it is restored nobody writes, and nothing is mixed into what is there.
 func TestSealedRoundTrip(t *testing.T) {
 	s, store := newSlot(t, payload()), newMemory()
 	must(t, os.Chmod(filepath.Join(s.dir, "a"), 0o755))
@@ -134,7 +137,8 @@ func TestSealedRoundTrip(t *testing.T) {
 	}
 }
 
-// refusals: each is one thing wrong with a sealed directory.
+// Each is one thing wrong with a sealed directory. What is not whole, or not what was promised, is
+// no checkpoint (CK-088, CK-294, CK-295, CK-329), and nothing of it is kept.
 func TestSealedRefuses(t *testing.T) {
 	type in struct {
 		edit func(t *testing.T, s *slot, e *capture.Expect)
@@ -397,7 +401,38 @@ func TestRestoreK01(t *testing.T) {
 	}
 }
 
-// TestRestoreRefusesLies: a manifest that understates its payload, or a payload with a
+// misnaming gives one object for another, as a store whose index is wrong.
+type misnaming struct {
+	*memory
+	is map[forgeyard.Digest]forgeyard.Digest
+}
+
+func (s misnaming) Open(ctx context.Context, d forgeyard.Digest) (cas.Object, error) {
+	if other, ok := s.is[d]; ok {
+		d = other
+	}
+	return s.memory.Open(ctx, d)
+}
+
+// CK-097: a manifest is read by its digest, and one that has another, or does not verify, is none.
+func TestManifestIsThatOfItsName(t *testing.T) {
+	s, store := newSlot(t, payload()), newMemory()
+	g, err := capture.IngestSealed(t.Context(), store, s.dir, expect(t))
+	must(t, err)
+	s.marker.Progress.Done++
+	s.seal()
+	other, err := capture.IngestSealed(t.Context(), store, s.dir, expect(t))
+	must(t, err)
+	if _, err := capture.LoadManifest(t.Context(), misnaming{store, map[forgeyard.Digest]forgeyard.Digest{g.ID: other.ID}}, g.ID); forgeyard.KindOf(err) != forgeyard.Corrupt {
+		t.Errorf("another manifest: %v", err)
+	}
+	store.flip(t, g.ID)
+	if _, err := capture.LoadManifest(t.Context(), store, g.ID); forgeyard.KindOf(err) != forgeyard.Corrupt {
+		t.Errorf("a flipped byte: %v", err)
+	}
+}
+
+// TestRestoreRefusesLies (CK-098): a manifest that understates its payload, or a payload with a
 // link in it, fills no disk and leads nowhere.
 func TestRestoreRefusesLies(t *testing.T) {
 	s, store := newSlot(t, payload()), newMemory()
