@@ -39,6 +39,24 @@ func NewHasher() *Hasher {
 	return &Hasher{narrow: narrow.New()}
 }
 
+// Mark names a run of bytes at its place in what is hashed: two wholes that are written in
+// the same pieces and have the same mark at one place have the same bytes there.
+type Mark struct {
+	Bytes int
+	Name  forgeyard.Digest
+}
+
+// NewMarkingHasher is NewHasher that tells f of each run that it has named, in their order.
+// Of the last bytes there is never a mark, and none at all where no part of the hash names a
+// run that is long.
+func NewMarkingHasher(f func(Mark)) *Hasher {
+	h := NewHasher()
+	if h.wide != nil {
+		h.wide.OnSubtree(func(n int, cv [32]byte) { f(Mark{Bytes: n, Name: cv}) })
+	}
+	return h
+}
+
 // Write implements io.Writer.
 func (h *Hasher) Write(p []byte) (int, error) {
 	if h.wide != nil {

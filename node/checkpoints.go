@@ -25,6 +25,7 @@ type checkpointer struct {
 	watcher  *capture.Watcher
 	last     int // highest slot answered
 	tests    tests
+	memory   capture.Memory
 
 	words    []checkpoint.Message // about the restored state, that the site has not heard
 	unusable string               // why the program rejects it
@@ -38,7 +39,7 @@ func newCheckpointer(x *execution) *checkpointer {
 }
 
 func (c *checkpointer) expect(f runner.Folders) capture.Expect {
-	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last, Secrets: f.Secrets, Machine: c.x.machine(), Sensitivity: c.contract.Sensitivity, Open: c.x.openEffects(), MayBeOpen: c.x.mayBeOpen, Pieces: c.x.n.allows(site.FormatPieces)}
+	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last, Secrets: f.Secrets, Memory: &c.memory, Machine: c.x.machine(), Sensitivity: c.contract.Sensitivity, Open: c.x.openEffects(), MayBeOpen: c.x.mayBeOpen, Pieces: c.x.n.allows(site.FormatPieces)}
 }
 
 // Poll implements runner.Checkpointer.

@@ -59,6 +59,7 @@ type Expect struct {
 	Sensitivity checkpoint.Sensitivity   // "": internal
 	OS, Arch    string                   // ""; this machine's
 	Pieces      bool                     // every program of the site reads files that are kept in pieces
+	Memory      *Memory                  // nil: each file is cut anew
 	Machine     *machine.Facts           // nil: the site has programs that read no manifest with it
 	MayBeOpen   func(effect string) bool // see checkpoint.Current
 	Open        []string                 // likewise

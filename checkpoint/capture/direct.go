@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"unsafe"
@@ -8,17 +9,19 @@ import (
 
 const (
 	directFrom  = 8 << 20 // smaller files are written the usual way
-	directBytes = 1 << 20 // at a time
+	directBytes = 1 << 20 // at a time, which is as long as the zeros that are looked for
 	directAlign = 4096    // of memory and places in the file, as far as any disk asks
 )
 
 // direct writes a large file from its begin past the kernel's cache, as the store does with
 // what comes in (docs/decisions/0047): taking a page for each 4 KiB costs more than the disk.
+// Where there are only zeros it leaves a hole: the state may be far larger than any disk.
 type direct struct {
 	f, past *os.File // past: nil where the filesystem has no such way
 	buf     []byte
 	n       int
 	at      int64
+	hole    bool // before at nothing was written, which leaves the file shorter
 }
 
 func newDirect(f *os.File) *direct {
@@ -42,6 +45,11 @@ func (d *direct) Write(p []byte) (n int, err error) {
 
 // put writes what is gathered.
 func (d *direct) put(to *os.File) error {
+	if bytes.Equal(d.buf[:d.n], zeros().bytes[:d.n]) {
+		d.at, d.n, d.hole = d.at+int64(d.n), 0, d.n > 0 || d.hole
+		return nil
+	}
+	d.hole = false
 	if to == nil {
 		to = d.f
 	}
@@ -56,6 +64,9 @@ func (d *direct) put(to *os.File) error {
 // end writes the rest, which fills no page of its own, and lets go of the second way in.
 func (d *direct) end() error {
 	err := d.put(nil)
+	if d.hole {
+		err = errors.Join(err, d.f.Truncate(d.at))
+	}
 	if d.past != nil {
 		err = errors.Join(err, d.past.Close())
 	}

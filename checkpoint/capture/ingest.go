@@ -266,6 +266,7 @@ func (in *intake) exit(m checkpoint.Marker, listing []seen) (Ingested, error) {
 type kept struct {
 	whole  cas.Ref
 	pieces cas.Ref // zero: it is a blob
+	cuts   cuts
 }
 
 // entry is the file's in the tree of its directory.
@@ -293,13 +294,17 @@ func (in *intake) files(listing []seen, want map[string]forgeyard.Digest) (map[s
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	byPath := map[string]kept{}
+	byPath, memory := map[string]kept{}, map[string]cuts{}
 	for i, s := range listing {
 		if s.Kind == checkpoint.Regular {
 			listing[i].BLAKE3, listing[i].Size = refs[i].whole.Digest, refs[i].whole.Size
 			byPath[s.Path] = refs[i]
+			if c := refs[i].cuts; len(c.pieces) > 0 {
+				memory[s.Path] = c
+			}
 		}
 	}
+	in.expect.Memory.replace(memory)
 	return byPath, nil
 }
 
@@ -312,7 +317,10 @@ func (in *intake) file(ctx context.Context, s seen, want forgeyard.Digest) (k ke
 	// One byte more than was listed shows growth without following it for ever.
 	sc := newScanner(io.LimitReader(f, s.Size+1), in.needles)
 	if s.Size > cas.BlockSize && in.expect.Pieces {
-		k.pieces, k.whole, err = in.pieces(ctx, sc)
+		c := cutter{old: in.expect.Memory.of(s.Path)}
+		if k.pieces, k.whole, err = in.pieces(ctx, sc, &c); err == nil {
+			k.cuts = c.now
+		}
 		if err == nil && !want.IsZero() && k.whole.Digest != want {
 			err = forgeyard.Errorf("ingest", forgeyard.Corrupt, "%q is %s", s.Path, k.whole.Digest.Short())
 		}

@@ -20,66 +20,75 @@ import (
 // directories of pieces, whose names give their order; the marker says that it is a file.
 const (
 	piecesADir = 1024    // well below what one directory of a tree may hold, for 24 GiB
-	pieceBatch = 4 << 20 // bytes that are cut, named and looked up together
+	pieceBatch = 4 << 20 // bytes that are read, hashed and cut together
 	batches    = 3       // of one file in memory: one is read, one hashed, one stored
+	// pieceRoom is before what is read: for what is left of the batch before, which has no
+	// cut yet, or waits until all of it is marked.
+	pieceRoom = cas.BlockSize + 64<<10
 )
 
 func pieceDir(i int) string  { return fmt.Sprintf("%04d", i/piecesADir) }
 func pieceName(i int) string { return fmt.Sprintf("%04d", i%piecesADir) }
 
-// batch is a run of whole pieces.
+// batch is what was read at once, behind pieceRoom bytes.
 type batch struct {
 	buf   []byte
-	sizes []int // of the pieces, in order; what comes after them in buf belongs to the next batch
+	n     int
+	marks []cas.Mark // of what is hashed by now
+	last  bool
 }
 
-func (b batch) bytes() (n int) {
-	for _, s := range b.sizes {
-		n += s
-	}
-	return n
-}
+func (b batch) bytes() []byte { return b.buf[pieceRoom : pieceRoom+b.n] }
 
 // pieces stores a file in pieces and gives its tree, its size and its digest.
-func (in *intake) pieces(ctx context.Context, r io.Reader) (tree, whole cas.Ref, err error) {
+func (in *intake) pieces(ctx context.Context, r io.Reader, c *cutter) (tree, whole cas.Ref, err error) {
 	g, ctx := errgroup.WithContext(ctx)
-	free, toHash, toStore := make(chan []byte, batches), make(chan batch), make(chan batch)
+	free, toHash, toCut := make(chan []byte, batches), make(chan batch), make(chan batch)
 	for range batches {
-		free <- make([]byte, pieceBatch+cas.BlockSize)
+		free <- make([]byte, pieceRoom+pieceBatch)
 	}
 	g.Go(func() error {
 		defer close(toHash)
-		return cut(ctx, r, free, toHash)
+		return readBatches(ctx, r, free, toHash)
 	})
-	h := cas.NewHasher()
 	g.Go(func() error {
-		defer close(toStore)
+		defer close(toCut)
+		var marks []cas.Mark
+		h := cas.NewMarkingHasher(func(m cas.Mark) { marks = append(marks, m) })
 		for b := range toHash {
-			n := b.bytes()
-			_, _ = h.Write(b.buf[:n]) // a Hasher never fails
-			whole.Size += int64(n)
-			if err := hand(ctx, toStore, b); err != nil {
+			_, _ = h.Write(b.bytes()) // a Hasher never fails
+			whole.Size += int64(b.n)
+			b.marks, marks = marks, nil
+			if err := hand(ctx, toCut, b); err != nil {
 				return err
 			}
 		}
+		whole.Digest = h.Sum()
 		return nil
 	})
 	var entries []cas.Entry
 	g.Go(func() error {
-		for b := range toStore {
-			es, err := in.storePieces(ctx, b)
+		var rest []byte // in the buffer of the batch before, until it is moved
+		var before []byte
+		for b := range toCut {
+			have := b.buf[pieceRoom-len(rest) : pieceRoom+b.n]
+			copy(have, rest)
+			if before != nil {
+				free <- before // there are as many places as buffers
+			}
+			ps := c.cut(have, b.marks, b.last)
+			es, err := in.storePieces(ctx, have, ps)
 			if err != nil {
 				return err
 			}
 			entries = append(entries, es...)
-			free <- b.buf // there are as many places as buffers
+			rest, before = have[total(ps):], b.buf
 		}
 		return nil
 	})
 	if err := g.Wait(); err != nil {
 		return tree, whole, err
 	}
-	whole.Digest = h.Sum()
 	tree, err = in.pieceTree(entries)
 	return tree, whole, err
 }
@@ -93,50 +102,38 @@ func hand[T any](ctx context.Context, to chan<- T, v T) error {
 	}
 }
 
-// cut reads to the end and hands on batches of whole pieces.
-func cut(ctx context.Context, r io.Reader, free <-chan []byte, to chan<- batch) error {
-	var rest []byte
-	for ended := false; !ended; {
+// readBatches reads to the end. All batches but the last are full, so that those of two
+// readings begin at the same places.
+func readBatches(ctx context.Context, r io.Reader, free <-chan []byte, to chan<- batch) error {
+	for {
 		var b batch
 		select {
 		case b.buf = <-free:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		n := copy(b.buf, rest)
-		m, err := io.ReadFull(r, b.buf[n:])
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			ended = true
-		case err != nil:
+		n, err := io.ReadFull(r, b.buf[pieceRoom:])
+		b.n, b.last = n, errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !b.last {
 			return err
 		}
-		have := b.buf[:n+m]
-		for len(have) >= cas.ByContent.Most || ended && len(have) > 0 {
-			k := cas.ByContent.Next(have)
-			b.sizes, have = append(b.sizes, k), have[k:]
-		}
-		rest = bytes.Clone(have) // its buffer goes on to others
-		if err := hand(ctx, to, b); err != nil {
+		if err := hand(ctx, to, b); err != nil || b.last {
 			return err
 		}
 	}
-	return nil
 }
 
-// storePieces keeps those pieces of a batch that the store lacks.
-func (in *intake) storePieces(ctx context.Context, b batch) ([]cas.Entry, error) {
-	objects := make([]cas.Small, len(b.sizes))
-	refs := make([]cas.Ref, len(b.sizes))
-	names := make([]forgeyard.Digest, len(b.sizes))
-	entries := make([]cas.Entry, len(b.sizes))
-	at := 0
-	for i, n := range b.sizes {
-		p := b.buf[at : at+n]
-		at += n
-		names[i] = cas.Sum(p)
-		objects[i], refs[i] = cas.Small{Digest: names[i], Bytes: p}, cas.Ref{Digest: names[i], Size: int64(n)}
-		entries[i] = cas.Entry{Kind: cas.File, Size: int64(n), Digest: names[i]}
+// storePieces keeps those pieces of b that the store lacks.
+func (in *intake) storePieces(ctx context.Context, b []byte, ps []piece) ([]cas.Entry, error) {
+	objects := make([]cas.Small, len(ps))
+	refs := make([]cas.Ref, len(ps))
+	names := make([]forgeyard.Digest, len(ps))
+	entries := make([]cas.Entry, len(ps))
+	for i, p := range ps {
+		names[i] = p.name
+		objects[i], refs[i] = cas.Small{Digest: p.name, Bytes: b[:p.size]}, cas.Ref{Digest: p.name, Size: int64(p.size)}
+		entries[i] = cas.Entry{Kind: cas.File, Size: int64(p.size), Digest: p.name}
+		b = b[p.size:]
 	}
 	opts := cas.PutOptions{Class: cas.Durable, Owner: in.owner}
 	many, ok := in.store.(cas.Many)
@@ -253,7 +250,10 @@ func (r *restorer) copyPieces(ctx context.Context, w io.Writer, pieces []forgeya
 	}
 	buf := make([]byte, cas.BlockSize)
 	for _, d := range pieces {
-		b, err := blocks.ReadBlock(ctx, d, buf, true)
+		b, err := zeros().bytes[:zeros().cut], ctx.Err()
+		if d != zeros().name {
+			b, err = blocks.ReadBlock(ctx, d, buf, true)
+		}
 		if err != nil {
 			return size, err
 		}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -151,4 +152,81 @@ func TestWithoutPiecesFilesAreWhole(t *testing.T) {
 	if g.Manifest.Pieces || store.blobs[s.marker.Files[0].BLAKE3] == nil {
 		t.Errorf("%+v", g.Manifest)
 	}
+}
+
+// Whoever remembers how a state was cut keeps the same of the next one as whoever does not,
+// whatever has changed in it, and cuts and names only what has.
+func TestMemoryCutsAsAnew(t *testing.T) {
+	state := noise(21<<20+777, 6)
+	changes := map[string]func([]byte) []byte{
+		"nothing":          func(b []byte) []byte { return b },
+		"a byte":           func(b []byte) []byte { b[9<<20] ^= 1; return b },
+		"the first byte":   func(b []byte) []byte { b[0] ^= 1; return b },
+		"the last byte":    func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
+		"a batch's seam":   func(b []byte) []byte { copy(b[4<<20-5:], noise(11, 7)); return b },
+		"pushed in":        func(b []byte) []byte { return append(noise(11, 8), b...) },
+		"longer":           func(b []byte) []byte { return append(b, noise(3<<20, 9)...) },
+		"shorter":          func(b []byte) []byte { return b[:7<<20] },
+		"a hole":           func(b []byte) []byte { clear(b[5<<20 : 12<<20]); return b },
+		"another, as long": func(b []byte) []byte { return noise(len(b), 10) },
+	}
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := inPieces(t)
+			e.Memory = &capture.Memory{}
+			take := func(b []byte, e capture.Expect) capture.Ingested {
+				g, err := capture.IngestSealed(t.Context(), newMemory(), newSlot(t, map[string]string{"big": string(b)}).dir, e)
+				must(t, err)
+				return g
+			}
+			take(state, e)
+			next := change(bytes.Clone(state))
+			for range 2 { // what was remembered of what was remembered
+				if got, want := take(next, e), take(next, inPieces(t)); got.Payload != want.Payload {
+					t.Errorf("%s, cut anew it is %s", got.Payload.Short(), want.Payload.Short())
+				}
+			}
+		})
+	}
+}
+
+// Zeros come back as holes, and cost nothing in between.
+func TestHolesComeBackAsHoles(t *testing.T) {
+	store := newMemory()
+	s := newSlot(t, map[string]string{"sparse": ""})
+	const size = 256<<20 + 5
+	f, err := os.OpenFile(filepath.Join(s.dir, "sparse"), os.O_RDWR, 0)
+	must(t, err)
+	must(t, f.Truncate(size))
+	_, err = f.WriteAt(noise(3<<20, 11), 100<<20+17)
+	must(t, err)
+	h := cas.NewHasher()
+	_, err = f.WriteTo(h)
+	must(t, err)
+	must(t, f.Close())
+	s.marker.Files[0].Size, s.marker.Files[0].BLAKE3 = size, h.Sum()
+	s.seal()
+	g, err := capture.IngestSealed(t.Context(), store, s.dir, inPieces(t))
+	must(t, err)
+	var held int
+	for _, b := range store.blobs {
+		held += len(b)
+	}
+	dst := place(t)
+	must(t, capture.Restore(t.Context(), store, g.Manifest, dst))
+	back, err := os.Stat(filepath.Join(dst, "sparse"))
+	must(t, err)
+	if back.Size() != size || held > 6<<20 || onDisk(t, back) > 6<<20 {
+		t.Errorf("%d bytes, of which %d are stored and %d come back on the disk", back.Size(), held, onDisk(t, back))
+	}
+}
+
+func onDisk(t *testing.T, info os.FileInfo) int64 {
+	t.Helper()
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		t.Fatalf("%T", info.Sys())
+	}
+	return st.Blocks * 512
 }

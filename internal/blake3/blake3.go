@@ -45,7 +45,13 @@ type Hasher struct {
 	stack  [54]words // a subtree of 1<<i chunks at i, if that bit of chunks is set
 	tail   [unit]byte
 	n      int // of tail
+	marks  func(n int, cv [32]byte)
 }
+
+// OnSubtree has f told of each subtree as it is hashed: how many bytes it is of, and its
+// chaining value, which names those bytes at their place in the whole. The same writes give
+// the same subtrees, but for the last unit, of which f is never told.
+func (h *Hasher) OnSubtree(f func(n int, cv [32]byte)) { h.marks = f }
 
 // taken is how many bytes are in the stack.
 func (h *Hasher) taken() int { return int(h.chunks) * chunkSize }
@@ -88,8 +94,11 @@ func (h *Hasher) whole(p []byte) (took int) {
 
 // take hashes a subtree of whole units that is not the last of all.
 func (h *Hasher) take(p []byte) {
-	n := len(p) / chunkSize
-	h.push(subtree(p, h.chunks), uint64(n))
+	cv := subtree(p, h.chunks)
+	if h.marks != nil {
+		h.marks(len(p), toBytes(cv))
+	}
+	h.push(cv, uint64(len(p)/chunkSize))
 }
 
 // subtree is the chaining value of a power of two of chunks, at least lanes.
@@ -128,13 +137,17 @@ func (h *Hasher) Sum() [32]byte {
 
 // finish is the hash with the last bytes, one at least and at most a unit. It changes
 // nothing.
-func (h *Hasher) finish(tail []byte) (out [32]byte) {
+func (h *Hasher) finish(tail []byte) [32]byte {
 	n := last(tail, h.chunks)
 	for occupied := h.chunks; occupied != 0; occupied &= occupied - 1 {
 		n = parentNode(h.stack[bits.TrailingZeros64(occupied)], n.chain())
 	}
 	n.flags |= root
-	for i, w := range n.chain() {
+	return toBytes(n.chain())
+}
+
+func toBytes(cv words) (out [32]byte) {
+	for i, w := range cv {
 		binary.LittleEndian.PutUint32(out[4*i:], w)
 	}
 	return out

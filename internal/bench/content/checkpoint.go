@@ -62,6 +62,8 @@ type checkpointing struct {
 	rnd   *rand.Rand
 	store *disk.Store
 	last  capture.Ingested
+
+	memory capture.Memory // as the runner has one for each execution
 }
 
 func (c *checkpointing) run(ctx context.Context) (err error) {
@@ -187,7 +189,7 @@ func (c *checkpointing) ours(ctx context.Context, seq int) error {
 	}
 	c.last, err = capture.IngestSealed(ctx, c.store, slot, capture.Expect{
 		Authority: forgeyard.Authority{Job: "01J0000000000000000000000J", Attempt: attempt, Spec: cas.Sum([]byte("spec")), Runner: "01J0000000000000000000000R", Fence: forgeyard.Fence{Incarnation: 1, Epoch: 1}},
-		Contract:  contract, Pieces: true,
+		Contract:  contract, Pieces: true, Memory: &c.memory,
 	})
 	return errors.Join(err, os.Remove(filepath.Join(slot, checkpoint.MarkerName)))
 }
