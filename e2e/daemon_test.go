@@ -36,6 +36,7 @@ type world struct {
 	undo     []func()
 	passages map[string]*passage
 	cables   map[string]func() // by the link of their device
+	boots    map[string]bool   // whose daemons run in a boot of their own
 }
 
 func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
@@ -112,7 +113,9 @@ func start(ts *testscript.TestScript, neg bool, program string, args []string, m
 	path, err := exec.LookPath(filepath.Join(os.Getenv("FORGEYARD_BIN"), program))
 	ts.Check(err)
 	all := append([]string{"up", "--data-dir", filepath.Join(w.work, name)}, more...)
-	p, err := launch(program, exec.Command(path, append(all, args[1:]...)...), w.work)
+	cmd, err := w.booted(name, exec.Command(path, append(all, args[1:]...)...))
+	ts.Check(err)
+	p, err := launch(program, cmd, w.work)
 	ts.Check(err)
 	w.procs[name] = p
 	select {

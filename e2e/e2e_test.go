@@ -7,6 +7,7 @@
 //	daemon NAME [args]           start a node in $WORK/NAME, wait for its ready line; $NAME_pid, $NAME_http
 //	central NAME [args]          the same for a central daemon
 //	kill9 NAME                   end a daemon as a power cut would
+//	boot NAME                    its machine begins anew: all that it ran is gone, and what starts next is in another boot
 //	pause NAME                   stop a daemon where it stands (SIGSTOP)
 //	resume NAME                  let it go on (SIGCONT)
 //	metric NAME REGEXP           a line of a daemon's metrics
@@ -97,7 +98,7 @@ func TestStories(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(e *testscript.Env) error {
-			w := &world{work: e.WorkDir, procs: map[string]*proc{}, passages: map[string]*passage{}, cables: map[string]func(){}}
+			w := &world{work: e.WorkDir, procs: map[string]*proc{}, passages: map[string]*passage{}, cables: map[string]func(){}, boots: map[string]bool{}}
 			e.Values[worldKey{}] = w
 			e.Defer(w.end)
 			e.Setenv("PATH", bin+string(os.PathListSeparator)+e.Getenv("PATH"))
@@ -128,6 +129,12 @@ func TestStories(t *testing.T) {
 					return false, fmt.Errorf("%w: CI skips no story; make setup installs ccache and gcc", err)
 				}
 				return err == nil, nil
+			case "boots":
+				err := canBoot()
+				if err != nil && needs.CI() {
+					return false, fmt.Errorf("CI skips no story, and this one gives a daemon a boot of its own: unshare: %w", err)
+				}
+				return err == nil, nil
 			case "bazel":
 				// It brings a JDK, so only the soak installs it; whoever asked for it misses it.
 				_, err := exec.LookPath("bazel")
@@ -139,7 +146,7 @@ func TestStories(t *testing.T) {
 			return false, fmt.Errorf("no condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "pause": pause, "resume": resume, "gone": gone, "lives": processLives, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
+			"daemon": daemon, "central": centralDaemon, "kill9": kill9, "boot": boot, "pause": pause, "resume": resume, "gone": gone, "lives": processLives, "metric": metric, "stopd": stopd, "fy": fy, "fc": fc, "fails": fails,
 			"json": jsonIs, "keep": keep, "wait-json": waitJSON, "expand": expandFile, "pty": openPTY, "unplug": pullPTY, "tmpfs": mountTmpfs, "fill": fill, "log": logSays,
 			"keepline": keepLine, "forge": forge, "wait-text": waitText, "wait-metric": waitMetric, "watch": watch, "said": said, "interrupt": interrupt, "ended": endedBy, "same": sameBytes,
 			"died": died, "damage": damage, "cut": cut, "reapi": reapi, "narrow": narrow, "stalled": stalled,

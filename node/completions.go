@@ -178,9 +178,9 @@ func (n *Node) saveAgain(ctx context.Context, r *runner.Recovered, until forgeya
 // its log that only this disk had. What the log decided meanwhile stands. It returns
 // false only when ctx ended before there was an answer.
 func (n *Node) giveBack(ctx context.Context, r runner.Recovered) bool {
-	why := "the runner's process restarted"
+	why := site.ProcessRestarted
 	if r.Rebooted {
-		why = "the runner's machine restarted"
+		why = site.MachineRestarted
 	}
 	reply, err := n.proposer.Propose(ctx, site.Release{Authority: r.Authority, Kind: "interrupted", Detail: why, Log: named(r.Log)})
 	if err != nil {

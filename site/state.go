@@ -284,6 +284,18 @@ type EpochRecord struct {
 	Detail  string              `cbor:"10,keyasint,omitempty"`
 }
 
+// What a new process of a runner says of the epochs that the one before it held.
+const (
+	ProcessRestarted = "the runner's process restarted"
+	MachineRestarted = "the runner's machine restarted"
+)
+
+// EndedWithProcess reports that the process which held the epoch is no more: its session takes
+// nothing, although the next one has not registered yet.
+func (r EpochRecord) EndedWithProcess() bool {
+	return r.Reason == lease.EndReleased && (r.Detail == ProcessRestarted || r.Detail == MachineRestarted)
+}
+
 // LateResult is a completion that came under a fence that was not current.
 type LateResult struct {
 	At      forgeyard.Wall      `cbor:"1,keyasint"`

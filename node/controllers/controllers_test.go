@@ -285,6 +285,34 @@ func TestWarmToolchainDrawsItsJob(t *testing.T) {
 	r.want("offer to n1")
 }
 
+// RA-294, RA-303: a process that began anew says first that what the one before it held is
+// dead, and registers then. In between the job is not offered to the session that is no more,
+// however lately that was heard.
+func TestProcessThatIsNoMore(t *testing.T) {
+	for _, why := range []string{site.ProcessRestarted, site.MachineRestarted, "the program asks to be run later"} {
+		r := newRig(t)
+		id := r.submit(nil)
+		a := r.held(id)
+		yes := true
+		r.apply(site.MemberSet{Runner: r.r[1], Disabled: &yes})
+		r.apply(site.Release{Authority: a, Kind: "interrupted", Detail: why})
+		r.hello()
+		if why == "the program asks to be run later" {
+			r.want("offer to n1")
+			continue
+		}
+		r.want("")
+		j, _ := r.s.Jobs.Get(id)
+		if _, all := Explain(r.now, r.in, j); !slices.Contains(all[0].Reasons, "its new process has not registered yet") {
+			t.Errorf("%s: %+v", why, all)
+		}
+		m, _ := r.s.Members.Get(a.Runner)
+		r.apply(site.Register{Runner: m.Runner, Session: "again", Caps: m.Caps})
+		r.in.Mem.Hello(m.Runner, Sign{Session: "again", At: r.now})
+		r.want("offer to n1")
+	}
+}
+
 // A runner that refused a job does not get it again at once; another does.
 func TestAvoid(t *testing.T) {
 	r := newRig(t)

@@ -188,6 +188,9 @@ func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.D
 	if m.Assigned.Class.MayVanish() && j.OnlyStable() {
 		c.Reasons = append(c.Reasons, fmt.Sprintf("it is %s capacity, the job was interrupted %d times and goes to stable capacity only", m.Assigned.Class, j.Interruptions))
 	}
+	if last := len(j.History) - 1; last >= 0 && j.History[last].Session == m.Session.ID && j.History[last].EndedWithProcess() {
+		c.Reasons = append(c.Reasons, "its new process has not registered yet")
+	}
 	if why := s.avoids(j, m); why != "" {
 		c.Reasons = append(c.Reasons, why)
 	}
