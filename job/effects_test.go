@@ -64,7 +64,7 @@ func TestEffectRules(t *testing.T) {
 	}
 }
 
-// CK-168: how each step goes on.
+// CK-017, CK-168: how each step goes on.
 func TestStepResume(t *testing.T) {
 	const steps = `version: 1
 kind: build

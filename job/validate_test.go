@@ -89,7 +89,8 @@ func TestDecodeSpecRefuses(t *testing.T) {
 }
 
 // TestValidateRefusesWhatNoFileCanSay: a spec may also come from a program. The grace that a
-// job asks for itself has a bound too (CK-129).
+// job asks for itself has a bound too (CK-129). What would hold the work is one of the sandboxes that
+// there are; nothing else is taken for one (CK-128).
 func TestValidateRefusesWhatNoFileCanSay(t *testing.T) {
 	if err := validSpec().Validate(); err != nil {
 		t.Fatal(err)

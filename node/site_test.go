@@ -95,7 +95,8 @@ func TestRestartOfAll(t *testing.T) {
 }
 
 // A cancelled job ends as cancelled once its tree is dead, as its holder has confirmed
-// (RS-089, RS-099), and a second cancel changes nothing (RS-062).
+// (RS-089, RS-099), and a second cancel changes nothing (RS-062). It is a call of the control
+// API (CK-232).
 func TestCancelRunning(t *testing.T) {
 	one := makeSite(t, 1)[0]
 	_, id := one.submit(strings.Replace(helloJob, "echo hello", "sleep 600; echo hello", 1))

@@ -27,7 +27,7 @@ func TestRights(t *testing.T) {
 		ok   bool
 	}{
 		{"runner", Submit{}, true},
-		{"runner", Cancel{}, true},
+		{"runner", Cancel{}, true}, // CK-234
 		{"runner", Complete{Authority: mine}, true},
 		{"runner", Complete{Authority: others}, false},
 		{"runner", Checkpoint{Authority: others}, false},

@@ -17,6 +17,7 @@ import (
 // The scripts in docs/examples are what docs/checkpoints.md shows. They run here as real
 // processes, are interrupted, and must come to the result of an undisturbed run.
 
+// What comes of it is what comes of an undisturbed run (CK-029).
 func TestExampleExit85(t *testing.T) {
 	s := newSite(t, job.Resume{Mode: job.ResumeApplication, Checkpoint: job.CheckpointDecl{Files: []string{"state/"}}})
 	const total = 1000
@@ -43,7 +44,8 @@ func sealedSite(t *testing.T) *site {
 }
 
 // TestExampleSealed kills the program -9 after its second checkpoint, then again at the
-// first of the next epoch, and lets the third epoch end.
+// first of the next epoch, and lets the third epoch end: what the program saved itself is enough
+// to go on from (CK-178).
 func TestExampleSealed(t *testing.T) {
 	s := sealedSite(t)
 	s.killAfter = 2

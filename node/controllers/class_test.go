@@ -9,7 +9,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
-// CK-150, CK-198, CK-199: capacity that may vanish is preferred for what loses little by it,
+// CK-021, CK-150, CK-198, CK-199: capacity that may vanish is preferred for what loses little by it,
 // avoided for what would begin a long work anew, and never taken near the time of the job. It
 // is a preference: stable capacity neither gains nor loses.
 func TestClassSuits(t *testing.T) {

@@ -721,7 +721,7 @@ func oldest(s *site.State) (first forgeyard.JobID) {
 	return first
 }
 
-// CK-146, CK-147: who has the checkpoint is asked first; who has not, when the other cannot
+// CK-020, CK-146, CK-147: who has the checkpoint is asked first; who has not, when the other cannot
 // serve or has no room for it (CK-140); and who lacks what the job requires never, whatever
 // it has.
 func TestCheckpointsDrawTheirJob(t *testing.T) {

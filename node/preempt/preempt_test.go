@@ -45,7 +45,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// CK-148, CK-151: a notice comes from a real source: a file, a command, a metadata service.
+// CK-148, CK-151: a notice comes from a real source: a file, a command, a metadata service. Who
+// takes machines away, a market or an autoscaler that goes down (CK-033), tells it by one of them.
 func TestSources(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "notice")

@@ -109,7 +109,8 @@ func resumable(files []string, steps ...string) job.Spec {
 	return s.Defaulted()
 }
 
-// Way 2 of FYCP/1: exit 85, commit, a new epoch with the files where they were.
+// Way 2 of FYCP/1: exit 85, commit, a new epoch with the files where they were. The whole tree is
+// gone before they are read (CK-009, CK-083), and each epoch's mark stands in its log (CK-173).
 func TestExitDrivenCheckpoint(t *testing.T) {
 	b := newBench(t)
 	s := resumable([]string{"state"}, `mkdir -p state; n=$(cat state/n 2>/dev/null || echo 0); n=$((n+1)); echo $n > state/n; echo "epoch $FORGEYARD_EPOCH is at $n, restored ${FORGEYARD_RESTORE_SEQ-nothing} ${FORGEYARD_RESTORE_FORMAT-} $FORGEYARD_INTERRUPTIONS"
@@ -169,7 +170,7 @@ func (b *bench) collect(ctx context.Context, payload forgeyard.Digest) error {
 }
 
 // A commit that nobody decides holds the job: it is never executed again from what is
-// not committed (CK-089).
+// not committed (CK-089, CK-328).
 func TestExitWithoutQuorumIsHeld(t *testing.T) {
 	b := newBench(t)
 	s := resumable([]string{"state"}, "mkdir state; echo 1 > state/n; exit 85")
@@ -199,7 +200,8 @@ func (b *bench) marker(tk *Task, text string) {
 	tk.Spec.Inputs = append(tk.Spec.Inputs, job.Input{Path: "source/marker", Digest: ref.Digest, Size: ref.Size})
 }
 
-// Way 1: a sealed directory while running, and a drain that waits for it.
+// Way 1: a sealed directory while running, and a drain that waits for it (CK-032, CK-352): asked
+// for (CK-082), written, hashed, checked and committed (CK-085 to CK-089), then the signal.
 func TestSealedDirectoryAndDrain(t *testing.T) {
 	b := newBench(t)
 	tk := task(resumable(nil, seal+`trap 'echo term; exit 7' TERM; echo up
@@ -223,7 +225,8 @@ echo asked; seal 000001 hello; while :; do sleep 0.05; done`))
 	}
 }
 
-// What was sealed just before the end is taken after it, and an unsealed directory is not (K05).
+// What was sealed just before the end is taken after it, and an unsealed directory is not (K05,
+// CK-329).
 func TestSealedBeforeTheEnd(t *testing.T) {
 	b := newBench(t)
 	tk := task(resumable(nil, seal+`seal 000001 bye; mkdir $FORGEYARD_CKPT_DIR/000002.tmp; kill -9 $$`))
@@ -256,8 +259,8 @@ func TestCancelMakesNoCheckpoint(t *testing.T) {
 	}
 }
 
-// A suspend without a commit within the window leaves the job running (FYCP/1 §6); one
-// whose program exits for it gives the job back.
+// A suspend without a commit within the window leaves the job running (FYCP/1 §6, CK-302); one
+// whose program exits for it gives the job back (CK-006).
 func TestSuspend(t *testing.T) {
 	b := newBench(t)
 	s := resumable([]string{"n"}, `echo up; while [ ! -e $FORGEYARD_CTL_DIR/x ]; do sleep 0.02; if grep -q '"kind":"suspend"' $FORGEYARD_CTL_DIR/request.json; then asked=$((${asked-0}+1)); [ ! -e again ] || { echo 1 > n; exit 85; }; fi
@@ -334,7 +337,7 @@ func TestRestoreRejectedByWord(t *testing.T) {
 	}
 }
 
-// A checkpoint that another epoch has overtaken stops the epoch (E: stale).
+// A checkpoint that another epoch has overtaken stops the epoch (E: stale; CK-298).
 func TestStaleCommitEndsTheEpoch(t *testing.T) {
 	b := newBench(t)
 	tk := task(resumable([]string{"n"}, "echo 1 > n; exit 85"))

@@ -67,7 +67,8 @@ func epochs(b *bench, s job.Spec, last uint64) (string, job.Result) {
 	}
 }
 
-// FYCP/1 §2: all of the environment is there, in a fresh epoch and in a resumed one.
+// FYCP/1 §2: all of the environment is there, in a fresh epoch and in a resumed one, which has an
+// id of its own (CK-050).
 func TestEnvironmentOfTheProtocol(t *testing.T) {
 	always := []string{
 		checkpoint.EnvProtocol, checkpoint.EnvMode, checkpoint.EnvAttempt, checkpoint.EnvEpoch, checkpoint.EnvResumeID, checkpoint.EnvInterruptions, checkpoint.EnvFence,
@@ -85,6 +86,9 @@ func TestEnvironmentOfTheProtocol(t *testing.T) {
 		if !strings.Contains(text, "2:"+v+"=") {
 			t.Errorf("%s is missing in a resumed epoch", v)
 		}
+	}
+	if !strings.Contains(text, "1:"+checkpoint.EnvResumeID+"=\n") || !strings.Contains(text, "2:"+checkpoint.EnvResumeID+"=r1\n") {
+		t.Errorf("the resume has another id: %s", text)
 	}
 	if strings.Contains(text, checkpoint.EnvTestPlan) || strings.Contains(text, checkpoint.EnvMark) || strings.Contains(text, checkpoint.EnvSlurmRestarts) {
 		t.Error("variables of other modes and profiles are there")

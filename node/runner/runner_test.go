@@ -326,7 +326,8 @@ func TestDaemonsEndWithTheirStep(t *testing.T) {
 }
 
 // CK-124: a stop is a signal, the grace that the job was given (CK-129), and the end by force.
-// CK-130: a matter of security waits for no grace, nor does a person who presses harder.
+// CK-130: a matter of security waits for no grace (CK-338), nor does a person who presses harder
+// (CK-337). So it ends gracefully where it can (CK-004), and for certain (CK-005, CK-336).
 // RA-216, RA-217: what was asked of the attempt reaches its tree, softly first.
 func TestCancel(t *testing.T) {
 	soft := `trap 'echo bye; exit 9' TERM; echo up; while :; do sleep 0.05; done`

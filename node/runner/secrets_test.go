@@ -197,6 +197,41 @@ func unpackedLog(raw []byte) []byte {
 	return slices.Concat(slices.Collect(maps.Values(said))...)
 }
 
+// CK-187, CK-305, CK-347: an epoch that goes on has the secrets of now, and never what was given to
+// the epoch before: a value that was changed is the new one, and without one it does not begin.
+func TestSecretsOfTheNextEpoch(t *testing.T) {
+	v := &vault{values: map[string]string{"prod/pin": "first-pin"}}
+	b := newBench(t, withVault(v))
+	if !b.strict() {
+		needs.Lacking(t, "no sandbox on this machine")
+	}
+	s := resumable([]string{"n"}, `echo "epoch $FORGEYARD_EPOCH has ${#PIN}"; echo 1 > n; [ $FORGEYARD_EPOCH -ge 2 ] || exit 85; env | grep -c first-pin || true; grep -rc first-pin $FORGEYARD_RESTORE_DIR || true`)
+	s.Secrets = []job.SecretRef{{Name: "prod/pin", Env: "PIN"}}
+	tk := task(s)
+	tk.Checkpoints = b.book(tk)
+	a := b.start(tk)
+	_, end := b.wait(a)
+	if text := b.text(a); end.Kind != EndCheckpoint || !strings.Contains(text, "epoch 1 has 9\n") {
+		t.Fatalf("%+v %s", end, text)
+	}
+	if err := a.Finish(false); err != nil {
+		t.Fatal(err)
+	}
+	v.values["prod/pin"] = "the-second-pin"
+	tk.Authority.Fence.Epoch = 2
+	tk.Restore = &Restore{ID: end.Checkpoint.ID, Seq: end.Checkpoint.Seq, ExitDriven: true}
+	tk.Checkpoints = b.book(tk)
+	a = b.start(tk)
+	res, _ := b.wait(a)
+	if text := b.text(a); res.Outcome != job.OutcomeDone || !strings.Contains(text, "epoch 2 has 14\n0\n") || strings.Contains(text, ":1\n") {
+		t.Fatalf("%+v %s", res, text)
+	}
+	delete(v.values, "prod/pin")
+	if err := b.r.Check(s, 0); forgeyard.KindOf(err) != forgeyard.Denied {
+		t.Errorf("without its secret: %v", err)
+	}
+}
+
 // A value in what would be stored ends the attempt, and nothing of it is stored (RA-222).
 func TestSecretInAnOutput(t *testing.T) {
 	for name, step := range map[string]string{

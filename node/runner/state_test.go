@@ -104,7 +104,7 @@ func TestUnknownOrderIsNone(t *testing.T) {
 	}
 }
 
-// CK-133: cancelling, suspending, reclaiming and losing are four things. A person (CK-115),
+// CK-133, CK-333: cancelling, suspending, reclaiming and losing are four things. A person (CK-115),
 // a successor (CK-116), the time that the work was given (CK-117) and a matter of security
 // (CK-120) end the job, and none of them hands it back to run elsewhere (CK-132). A shutdown
 // (CK-121), a reclaim (CK-122) and an authority that ends hand it back and do not end it;

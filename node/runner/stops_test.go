@@ -76,7 +76,7 @@ func TestCancelDoesNotWaitForever(t *testing.T) {
 	}
 }
 
-// FYCP/1 §6, CK-308: a preemption asks for a checkpoint when there is time, tells the program
+// FYCP/1 §6, CK-308, CK-340: a preemption asks for a checkpoint when there is time, tells the program
 // the deadline and that it is no promise, and where there is not goes straight to the signal:
 // the last committed one is used. CK-129: the site bounds the grace.
 func TestPreemptWithinItsTime(t *testing.T) {

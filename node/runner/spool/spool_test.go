@@ -70,7 +70,7 @@ func read(t *testing.T, s *Spool, from uint64) string {
 	return b.String()
 }
 
-// RA-241: from 1, no gap; across a reopen and a later epoch too.
+// RA-241, CK-174: from 1, no gap; across a reopen and a later epoch too.
 func TestSequenceAcrossReopenAndEpochs(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, Config{Dir: dir})
