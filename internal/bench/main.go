@@ -36,7 +36,7 @@ func main() {
 	rounds := flag.Int("rounds", 5, "leaders killed")
 	objects := flag.Int("objects", 10_000_000, "objects of the large store")
 	jobs := flag.Int("jobs", 40, "jobs submitted")
-	part := flag.String("part", "", "the one part of the suite lease, content, store or runner that is measured (all of them when empty)")
+	part := flag.String("part", "", "the one part of the suite lease, content, store, checkpoint or runner that is measured (all of them when empty)")
 	keep := flag.Bool("keep-logs", false, "keep the folder with the daemons' logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -84,16 +84,18 @@ type options struct {
 var suites = []struct {
 	name string
 	bare bool
+	part string // the one part of the suite that this is; "": it looks for itself
 	run  func(*bench, context.Context) error
 }{
-	{"sim", true, (*bench).simSuite},
-	{"node", false, (*bench).nodeSuite},
-	{"lease", true, (*bench).raftSuite},
-	{"lease", false, (*bench).leaseSuite},
-	{"content", true, func(b *bench, ctx context.Context) error { return b.content().Content(ctx) }},
-	{"store", true, func(b *bench, ctx context.Context) error { return b.content().Store(ctx) }},
-	{"checkpoint", true, func(b *bench, ctx context.Context) error { return b.content().Checkpoints(ctx) }},
-	{"runner", true, (*bench).runnerSuite},
+	{"sim", true, "", (*bench).simSuite},
+	{"node", false, "", (*bench).nodeSuite},
+	{"lease", true, "", (*bench).raftSuite},
+	{"lease", false, jobsPart, (*bench).leaseSuite},
+	{"content", true, "", func(b *bench, ctx context.Context) error { return b.content().Content(ctx) }},
+	{"store", true, "", func(b *bench, ctx context.Context) error { return b.content().Store(ctx) }},
+	{"checkpoint", true, "restic", func(b *bench, ctx context.Context) error { return b.content().Checkpoints(ctx) }},
+	{"checkpoint", false, "killed", (*bench).resumeSuite},
+	{"runner", true, "", (*bench).runnerSuite},
 }
 
 // bench is one run.
@@ -115,8 +117,11 @@ func run(ctx context.Context, o options) (err error) {
 	if !known {
 		return fmt.Errorf("there is no suite %q; lease, node, content, store, checkpoint, sim, runner and all are there", o.suite)
 	}
-	if o.part != "" && !slices.Contains([]string{"lease", "content", "store", "runner"}, o.suite) {
-		return fmt.Errorf("-part %s: the suites lease, content, store and runner have parts, %s has none", o.part, o.suite)
+	if o.part != "" && !slices.Contains([]string{"lease", "content", "store", "checkpoint", "runner"}, o.suite) {
+		return fmt.Errorf("-part %s: the suites lease, content, store, checkpoint and runner have parts, %s has none", o.part, o.suite)
+	}
+	if o.suite == "checkpoint" && !slices.Contains([]string{"", "restic", "killed"}, o.part) {
+		return fmt.Errorf("there is no part %q; restic and killed are there", o.part)
 	}
 	if o.rounds < 5 || o.jobs < 5 {
 		return fmt.Errorf("-rounds %d and -jobs %d: a median of fewer than 5 says nothing", o.rounds, o.jobs)
@@ -156,7 +161,7 @@ func (b *bench) all(ctx context.Context) error {
 		if b.suite != "all" && b.suite != s.name {
 			continue
 		}
-		if s.name == "lease" && !s.bare && b.part != "" && b.part != jobsPart {
+		if b.part != "" && s.part != "" && b.part != s.part {
 			continue
 		}
 		if !s.bare && !formed {
