@@ -57,3 +57,16 @@ func TestManifestOfVersion2(t *testing.T) {
 		t.Errorf("the log is not told where it was taken: %+v", c.Where)
 	}
 }
+
+// TestSealedManifest: of a restricted checkpoint the manifest names the marker by its ciphertext.
+func TestSealedManifest(t *testing.T) {
+	sealed := cas.Sum([]byte("ciphertext"))
+	m, err := checkpoint.NewManifest(sampleMarker(), cas.Sum([]byte("tree")), checkpoint.Binding{Authority: authority(), Contract: cas.Sum([]byte("contract")), OS: "linux", Arch: "amd64", Sensitivity: checkpoint.Restricted, Sealed: sealed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := checkpoint.ParseManifest(golden.Bytes(t, "testdata/manifest-sealed.hex", m.Encode()))
+	if err != nil || !reflect.DeepEqual(got, m) || !got.Sealed || got.Marker != sealed || got.Stored() <= got.Bytes {
+		t.Fatalf("%+v %v", got, err)
+	}
+}

@@ -59,6 +59,13 @@ type Commit struct {
 	Where       *machine.Place       `cbor:"22,keyasint,omitempty"` // it was taken; nil: of log format 1
 	Took        time.Duration        `cbor:"23,keyasint,omitempty"` // from the seal to the proposal
 	Dropped     bool                 `cbor:"21,keyasint,omitempty"` // nobody keeps its payload
+	For         []forgeyard.RunnerID `cbor:"85,keyasint,omitempty"` // who can open it; empty: it is not sealed
+	Same        bool                 `cbor:"86,keyasint,omitempty"` // its files are those of the one before, which ciphertext does not show
+}
+
+// OpenTo reports whether a node can read the payload.
+func (c Commit) OpenTo(r forgeyard.RunnerID) bool {
+	return len(c.For) == 0 || slices.Contains(c.For, r)
 }
 
 // CommitOf makes the record of a manifest that has been replicated.
@@ -92,7 +99,7 @@ func Record(history []Commit, c Commit) ([]Commit, error) {
 		return history, bad(forgeyard.Invalid, "epoch %d seq %d: manifest, payload, marker, attempt, epoch and seq are each needed", c.Epoch, c.Seq)
 	case !c.Consistency.Meets(Crash):
 		return history, bad(forgeyard.Invalid, "consistency %q is never committed", forgeyard.Clip(string(c.Consistency), 40))
-	case len(c.Replicas) > MaxReplicas || c.Bytes < 0 || len(c.Progress.Unit) > MaxText:
+	case len(c.Replicas) > MaxReplicas || len(c.For) > MaxOpeners || c.Bytes < 0 || len(c.Progress.Unit) > MaxText:
 		return history, bad(forgeyard.Invalid, "%d replicas, %d bytes: out of bounds", len(c.Replicas), c.Bytes)
 	}
 	for _, h := range history {
@@ -259,4 +266,6 @@ func change(history []Commit, manifest forgeyard.Digest, f func(*Commit)) ([]Com
 
 // NoProgress reports whether b brought nothing over a: a workload that exits with 85
 // again and again without moving is a loop, not a checkpoint (FYCP/1 §6).
-func NoProgress(a, b Commit) bool { return a.Payload == b.Payload && a.Progress == b.Progress }
+func NoProgress(a, b Commit) bool {
+	return (a.Payload == b.Payload || b.Same) && a.Progress == b.Progress
+}

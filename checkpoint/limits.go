@@ -28,6 +28,8 @@ const (
 	// MaxHistory bounds the commits that one attempt's history keeps in the log's
 	// state; the oldest that are not needed go first.
 	MaxHistory = 64
+	// MaxOpeners bounds the nodes for which one is sealed.
+	MaxOpeners = 128
 	// MaxReplicas bounds the nodes one commit names.
 	MaxReplicas = 32
 

@@ -20,8 +20,8 @@ const (
 // Sensitivity says who may see a payload (69§150).
 type Sensitivity string
 
-// Sensitivities. Restricted asks for encryption, which this version does not do, so a
-// restricted checkpoint is neither taken nor used.
+// Sensitivities. The payload of a restricted one is kept sealed, for those alone who may go on
+// from it; its manifest can be read.
 const (
 	Public       Sensitivity = "public"
 	Internal     Sensitivity = "internal"
@@ -53,6 +53,17 @@ type Manifest struct {
 	Runner      forgeyard.RunnerID  `cbor:"19,keyasint"`           // who took it: a compromised runner's checkpoints can be found (69§60)
 	Machine     *machine.Facts      `cbor:"20,keyasint,omitempty"` // of version 2
 	Pieces      bool                `cbor:"30,keyasint,omitempty"` // files above a block are trees of pieces in the payload, which only the marker tells from folders
+	Sealed      bool                `cbor:"85,keyasint,omitempty"` // payload and marker are ciphertext, and Marker is the digest of that
+}
+
+// Stored bounds the bytes of the payload as it lies in the store: those of a sealed one are more
+// than its files have.
+func (m Manifest) Stored() int64 {
+	if !m.Sealed {
+		return m.Bytes
+	}
+	const aFile, aKey = 1 << 10, 64 << 10
+	return m.Bytes + m.Bytes/4096 + int64(m.Files)*aFile + aKey
 }
 
 // Binding is what the site knows of the execution that took a checkpoint.
@@ -60,9 +71,10 @@ type Binding struct {
 	Authority   forgeyard.Authority
 	Contract    forgeyard.Digest
 	OS, Arch    string
-	Machine     *machine.Facts // nil: a manifest of version 1 is written, for a site that has programs which read no other
-	Sensitivity Sensitivity    // "": Internal
-	Pieces      bool           // see Manifest
+	Machine     *machine.Facts   // nil: a manifest of version 1 is written, for a site that has programs which read no other
+	Sensitivity Sensitivity      // "": Internal
+	Pieces      bool             // see Manifest
+	Sealed      forgeyard.Digest // of the sealed marker; zero: it is not
 }
 
 // NewManifest binds a checked marker and its stored payload.
@@ -79,6 +91,9 @@ func NewManifest(m Marker, payload forgeyard.Digest, b Binding) (Manifest, error
 		Spec: a.Spec, Contract: b.Contract, OS: b.OS, Arch: b.Arch,
 		Payload: payload, Bytes: m.Bytes(), Files: len(m.Files), Marker: m.Digest(),
 		Consistency: m.Consistency, Format: m.Format, Sensitivity: b.Sensitivity, Progress: m.Progress, Pieces: b.Pieces,
+	}
+	if !b.Sealed.IsZero() {
+		man.Sealed, man.Marker = true, b.Sealed
 	}
 	if b.Machine != nil {
 		man.Version, man.Machine = ManifestVersion, b.Machine
@@ -117,6 +132,8 @@ func (m Manifest) Validate() error {
 		return forgeyard.Errorf("manifest", forgeyard.Invalid, format, args...)
 	}
 	switch {
+	case m.Sealed != (m.Sensitivity == Restricted) || m.Sealed && m.Pieces:
+		return bad("sensitivity %q, sealed %v, pieces %v: a restricted payload is sealed whole, and no other one is", forgeyard.Clip(string(m.Sensitivity), 40), m.Sealed, m.Pieces)
 	case m.Version < oldestManifest || m.Version > ManifestVersion:
 		return bad("version %d is not in [%d, %d]", m.Version, oldestManifest, ManifestVersion)
 	case (m.Version == ManifestVersion) != (m.Machine != nil):
@@ -135,9 +152,7 @@ func (m Manifest) Validate() error {
 		return bad("consistency %q is unknown", forgeyard.Clip(string(m.Consistency), 40))
 	}
 	switch m.Sensitivity {
-	case Public, Internal, Confidential:
-	case Restricted:
-		return bad("a restricted checkpoint must be encrypted, which this version does not do")
+	case Public, Internal, Confidential, Restricted:
 	default:
 		return bad("sensitivity %q is unknown", forgeyard.Clip(string(m.Sensitivity), 40))
 	}

@@ -123,7 +123,7 @@ func (s *story) manifest(td *datadriven.TestData) checkpoint.Manifest {
 		Spec: cas.Sum([]byte(scan(t, td, "spec", "spec"))), Contract: s.contract.ID, OS: scan(t, td, "os", "linux"), Arch: scan(t, td, "arch", "amd64"),
 		Payload: cas.Sum([]byte("p")), Bytes: int64(scan(t, td, "bytes", 10)), Files: 1, Marker: cas.Sum([]byte("m")),
 		Consistency: checkpoint.Consistency(scan(t, td, "consistency", "application")), Format: checkpoint.Format{Name: "trainer", Version: scan(t, td, "format", 3)},
-		Sensitivity: checkpoint.Sensitivity(scan(t, td, "sensitivity", "internal")), Runner: nodeA,
+		Sensitivity: checkpoint.Sensitivity(scan(t, td, "sensitivity", "internal")), Sealed: td.HasArg("sealed"), Runner: nodeA,
 	}
 }
 

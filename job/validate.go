@@ -322,11 +322,8 @@ func (c *check) mode(s Spec) {
 	default:
 		c.oneOf("resume.mode", string(r.Mode), string(ResumeNone), string(ResumeRestartStage), string(ResumeApplication), string(ResumeFramework))
 	}
-	switch {
-	case r.Sensitivity == SensRestricted:
-		c.add("resume.sensitivity", "restricted asks for encryption at rest, which this version does not do for checkpoints; use confidential, or mode restart-stage without checkpoints")
-	case r.Sensitivity != "":
-		c.oneOf("resume.sensitivity", string(r.Sensitivity), string(SensPublic), string(SensInternal), string(SensConfidential))
+	if r.Sensitivity != "" {
+		c.oneOf("resume.sensitivity", string(r.Sensitivity), string(SensPublic), string(SensInternal), string(SensConfidential), string(SensRestricted))
 	}
 	for _, f := range []struct {
 		what string

@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -27,6 +28,9 @@ type checkpointer struct {
 	tests    tests
 	memory   capture.Memory
 
+	openers []forgeyard.RunnerID // of what is taken now, where it is restricted
+	before  []checkpoint.File    // what was committed last in this epoch, likewise
+
 	words    []checkpoint.Message // about the restored state, that the site has not heard
 	unusable string               // why the program rejects it
 }
@@ -39,7 +43,18 @@ func newCheckpointer(x *execution) *checkpointer {
 }
 
 func (c *checkpointer) expect(f runner.Folders) capture.Expect {
-	return capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last, Secrets: f.Secrets, Memory: &c.memory, Machine: c.x.machine(), Sensitivity: c.contract.Sensitivity, Open: c.x.openEffects(), MayBeOpen: c.x.mayBeOpen, Pieces: c.x.n.allows(site.FormatPieces)}
+	e := capture.Expect{Authority: c.x.authority, Contract: c.contract, LastSeq: c.last, Secrets: f.Secrets, Memory: &c.memory, Machine: c.x.machine(), Sensitivity: c.contract.Sensitivity, Open: c.x.openEffects(), MayBeOpen: c.x.mayBeOpen, Pieces: c.x.n.allows(site.FormatPieces)}
+	if c.contract.Sensitivity == checkpoint.Restricted {
+		e.Seal = c.seal
+	}
+	return e
+}
+
+// seal seals the key of a restricted checkpoint for the nodes that may go on with the job.
+func (c *checkpointer) seal(key []byte) ([]byte, error) {
+	sealed, openers, err := c.x.n.sealCheckpoint(key, c.x.job)
+	c.openers = openers
+	return sealed, err
 }
 
 // Poll implements runner.Checkpointer.
@@ -127,6 +142,9 @@ func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (
 	if h, ok, err := capture.ReadHeartbeat(f.Ctl); err == nil && ok {
 		e.Progress = h.Progress
 	}
+	if c.before == nil {
+		c.before = f.Was
+	}
 	began := c.x.n.clock.Now()
 	ing, err := capture.IngestExit(ctx, c.x.n.store, f.Build, e)
 	if err != nil {
@@ -178,6 +196,9 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began f
 	told := x.untold()
 	sent := x.n.clock.Now()
 	rec := ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes)
+	if ing.Manifest.Sealed {
+		rec.For, rec.Same = c.openers, slices.Equal(c.before, ing.Marker.Files)
+	}
 	if x.n.replica.State().Allows(site.FormatCheckpoints) {
 		rec.Took = sent.Sub(began)
 	}
@@ -201,6 +222,9 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began f
 	x.n.metrics.checkpoints.Inc()
 	if !told.IsZero() {
 		x.attempt.Told(told.Last())
+	}
+	if ing.Manifest.Sealed {
+		c.before = ing.Marker.Files
 	}
 	got.Verdict = runner.VerdictCommitted
 	if done.Next != nil {

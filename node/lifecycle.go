@@ -98,7 +98,7 @@ func (n *Node) openRunner(ctx context.Context, c *closers) error {
 		Store: n.store, Fetch: n.fetchInput, FetchTree: n.fetchInputTree, Urgent: urgently, Executors: n.executors, Layers: layers, Keeper: keep, Ender: n.ender, Clock: n.clock, Log: n.log,
 		HelperPath: n.cfg.Helper, Own: n.ownProgram(), ReserveDisk: int64(set.Limits.Reserve.Disk), SpoolLimit: int64(set.Spool.Limit), JobLog: int64(set.Spool.PerJob), PackLogs: n.packsLogs,
 		Prepare: n.platform().Prepare, Toolchains: n.managedToolchains, Warmed: n.warmed, Used: n.metrics.attempts.used,
-		Secrets: secrets.Chain{secrets.Files(set.Secrets), siteSecrets{n}},
+		Secrets: secrets.Chain{secrets.Files(set.Secrets), siteSecrets{n}}, Unseal: n.Unseal,
 	})
 	if err != nil {
 		return err

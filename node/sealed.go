@@ -4,7 +4,10 @@ import (
 	"context"
 	"slices"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/secrets"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -44,3 +47,21 @@ func (p siteSecrets) Resolve(_ context.Context, name string) ([]byte, error) {
 	}
 	return b, nil
 }
+
+// sealCheckpoint seals the key of a restricted checkpoint for the nodes that could go on with the
+// job, this one among them.
+func (n *Node) sealCheckpoint(key []byte, j site.Job) (sealed []byte, to []forgeyard.RunnerID, err error) {
+	var peers []peer.ID
+	for _, m := range n.replica.State().Openers(j, n.enrolment.RunnerID) {
+		id, err := peer.Decode(m.Peer)
+		if err != nil {
+			return nil, nil, forgeyard.Errorf("seal", forgeyard.Invalid, "%s has no key that can be sealed for: %v", m.Name, err)
+		}
+		peers, to = append(peers, id), append(to, m.Runner)
+	}
+	sealed, err = mesh.Seal(key, peers)
+	return sealed, to, err
+}
+
+// Unseal opens what was sealed for this node.
+func (n *Node) Unseal(sealed []byte) ([]byte, error) { return n.identity.Open(sealed) }

@@ -21,7 +21,7 @@ func TestCheckpointCommands(t *testing.T) {
 	var open CheckpointOpen
 	var kept checkpoint.Commit
 	for _, v := range []any{&revoke, &letGo, &open, &kept} {
-		golden.Fill(t, v)
+		golden.Fill(t, v, "Commit.For", "Commit.Same")
 	}
 	im := image{Format: snapshotFormat, Log: FormatCheckpoints, Jobs: []Job{{ID: "J", Checkpoints: []checkpoint.Commit{kept}}}}
 	s, err := DecodeState(cborx.Marshal(im))
@@ -123,7 +123,8 @@ func TestWordsInTheLog(t *testing.T) {
 	var word RestoreWord
 	golden.Fill(t, &said)
 	golden.Fill(t, &word)
-	s, err := DecodeState(cborx.Marshal(image{Format: snapshotFormat, Log: FormatCheckpoints, Jobs: []Job{{ID: "J", Word: &word}}}))
+	kept := checkpoint.Commit{Seq: 1, For: []forgeyard.RunnerID{"a", "b"}, Same: true}
+	s, err := DecodeState(cborx.Marshal(image{Format: snapshotFormat, Log: FormatCheckpoints, Jobs: []Job{{ID: "J", Word: &word, Checkpoints: []checkpoint.Commit{kept}}}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestWordsInTheLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if j, _ := back.Jobs.Get("J"); !reflect.DeepEqual(j.Word, &word) {
+		if j, _ := back.Jobs.Get("J"); !reflect.DeepEqual(j.Word, &word) || len(j.Checkpoints) != 1 || !reflect.DeepEqual(j.Checkpoints[0], kept) {
 			t.Errorf("%s: lost on the way: %+v", row.Name, j)
 		}
 	}

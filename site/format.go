@@ -110,7 +110,7 @@ func says(b Body) bool {
 	case Expire:
 		return b.LogSeq != 0
 	case Checkpoint:
-		return !b.Told.IsZero() || b.Commit.Where != nil || b.Commit.Took != 0
+		return !b.Told.IsZero() || b.Commit.Where != nil || b.Commit.Took != 0 || len(b.Commit.For) > 0 || b.Commit.Same
 	case Release:
 		return !b.Told.IsZero() || b.Clean
 	case Complete:

@@ -63,6 +63,7 @@ type Expect struct {
 	Machine     *machine.Facts           // nil: the site has programs that read no manifest with it
 	MayBeOpen   func(effect string) bool // see checkpoint.Current
 	Open        []string                 // likewise
+	Seal        Seal                     // of a restricted one; nil: none is taken
 }
 
 func (e Expect) current() checkpoint.Current {
@@ -71,7 +72,7 @@ func (e Expect) current() checkpoint.Current {
 
 func (e Expect) binding(m checkpoint.Marker) checkpoint.Binding {
 	large := func(f checkpoint.File) bool { return f.Size > cas.BlockSize }
-	b := checkpoint.Binding{Pieces: e.Pieces && slices.ContainsFunc(m.Files, large), Authority: e.Authority, Contract: e.Contract.ID, OS: e.OS, Arch: e.Arch, Machine: e.Machine, Sensitivity: e.Sensitivity}
+	b := checkpoint.Binding{Pieces: e.Pieces && e.Sensitivity != checkpoint.Restricted && slices.ContainsFunc(m.Files, large), Authority: e.Authority, Contract: e.Contract.ID, OS: e.OS, Arch: e.Arch, Machine: e.Machine, Sensitivity: e.Sensitivity}
 	if b.OS == "" {
 		b.OS = runtime.GOOS
 	}

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -122,8 +123,10 @@ func RestoredBinding(dir string) (cursor.Binding, error) {
 // the slot after LastSeq. Nothing of it is read from the directory again, so that a program
 // may go on writing.
 func IngestCursor(ctx context.Context, store cas.Store, c Cursor, e Expect) (Ingested, error) {
-	a := e.Authority
-	in := intake{ctx: ctx, store: store, needles: newNeedles(e.Secrets), expect: e, owner: Owner(a.Attempt, a.Fence.Epoch, e.LastSeq+1)}
+	in, err := newIntake(ctx, store, newNeedles(e.Secrets), e, e.LastSeq+1)
+	if err != nil {
+		return Ingested{}, err
+	}
 	return in.done(in.cursor(c))
 }
 
@@ -143,11 +146,12 @@ func (in *intake) cursor(c Cursor) (Ingested, error) {
 		if in.needles.in(f.b) {
 			return Ingested{}, secretFinding().Err("ingest")
 		}
-		ref, err := in.bytes(f.b)
+		k, err := in.small(f.b)
 		if err != nil {
 			return Ingested{}, err
 		}
-		refs[f.name] = kept{whole: ref}
+		ref := k.whole
+		refs[f.name] = k
 		m.Files = append(m.Files, checkpoint.File{Path: f.name, Size: ref.Size, BLAKE3: ref.Digest, Mode: 0o644})
 		listing = append(listing, checkpoint.Entry{Path: f.name, Kind: checkpoint.Regular, Size: ref.Size, Links: 1, BLAKE3: ref.Digest})
 	}
@@ -155,6 +159,15 @@ func (in *intake) cursor(c Cursor) (Ingested, error) {
 		return Ingested{}, f.Err("ingest")
 	}
 	return in.finish(m, nil, refs)
+}
+
+func (in *intake) small(b []byte) (k kept, err error) {
+	if in.box != nil {
+		k.whole, k.sealed, err = in.putSealed(in.ctx, bytes.NewReader(b))
+		return k, err
+	}
+	k.whole, err = in.bytes(b)
+	return k, err
 }
 
 // WriteAck tells the program up to which record the site has its cursor.

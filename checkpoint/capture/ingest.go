@@ -46,7 +46,11 @@ func IngestSealed(ctx context.Context, store cas.Store, dir string, e Expect) (I
 	if n.inNames(listing) {
 		return Ingested{}, secretFinding().Err("ingest")
 	}
-	in := intake{ctx: ctx, store: store, root: root, needles: n, expect: e, owner: Owner(e.Authority.Attempt, e.Authority.Fence.Epoch, slot)}
+	in, err := newIntake(ctx, store, n, e, slot)
+	if err != nil {
+		return Ingested{}, err
+	}
+	in.root = root
 	if f := checkpoint.CheckMarker(m, slot, e.current(), e.Contract, entries(listing)); f.Code != checkpoint.CodeUnhashed {
 		return Ingested{}, f.Err("ingest")
 	}
@@ -84,7 +88,11 @@ func IngestExit(ctx context.Context, store cas.Store, buildDir string, e Expect)
 	if f := checkpoint.CheckMarker(m, m.Seq, e.current(), e.Contract, entries(listing)); f.Code != checkpoint.CodeUnhashed && !f.OK() {
 		return Ingested{}, f.Err("ingest")
 	}
-	in := intake{ctx: ctx, store: store, root: root, needles: n, expect: e, owner: Owner(m.Attempt, m.Epoch, m.Seq)}
+	in, err := newIntake(ctx, store, n, e, m.Seq)
+	if err != nil {
+		return Ingested{}, err
+	}
+	in.root = root
 	return in.done(in.exit(m, listing))
 }
 
@@ -219,6 +227,17 @@ type intake struct {
 	needles needles
 	expect  Expect
 	owner   string
+	box     *box // of a restricted one
+}
+
+func newIntake(ctx context.Context, store cas.Store, n needles, e Expect, slot int) (*intake, error) {
+	in := &intake{ctx: ctx, store: store, needles: n, expect: e, owner: Owner(e.Authority.Attempt, e.Authority.Fence.Epoch, slot)}
+	if e.Sensitivity != checkpoint.Restricted {
+		return in, nil
+	}
+	var err error
+	in.box, err = newBox(e.Seal)
+	return in, err
 }
 
 // done lets go of everything when the intake failed.
@@ -262,11 +281,12 @@ func (in *intake) exit(m checkpoint.Marker, listing []seen) (Ingested, error) {
 	return in.finish(m, listing, refs)
 }
 
-// kept is a file in the store: whole, or as a tree of pieces.
+// kept is a file in the store: whole, as a tree of pieces, or sealed.
 type kept struct {
 	whole  cas.Ref
 	pieces cas.Ref // zero: it is a blob
 	cuts   cuts
+	sealed cas.Ref // the only form in which a restricted one is stored
 }
 
 // entry is the file's in the tree of its directory.
@@ -316,16 +336,19 @@ func (in *intake) file(ctx context.Context, s seen, want forgeyard.Digest) (k ke
 	defer f.Close()
 	// One byte more than was listed shows growth without following it for ever.
 	sc := newScanner(io.LimitReader(f, s.Size+1), in.needles)
-	if s.Size > cas.BlockSize && in.expect.Pieces {
+	switch {
+	case in.box != nil:
+		k.whole, k.sealed, err = in.putSealed(ctx, sc)
+	case s.Size > cas.BlockSize && in.expect.Pieces:
 		c := cutter{old: in.expect.Memory.of(s.Path)}
 		if k.pieces, k.whole, err = in.pieces(ctx, sc, &c); err == nil {
 			k.cuts = c.now
 		}
-		if err == nil && !want.IsZero() && k.whole.Digest != want {
-			err = forgeyard.Errorf("ingest", forgeyard.Corrupt, "%q is %s", s.Path, k.whole.Digest.Short())
-		}
-	} else {
+	default:
 		k.whole, err = in.store.Put(ctx, sc, cas.PutOptions{Class: cas.Durable, Expect: want, Size: s.Size, Owner: in.owner})
+	}
+	if err == nil && !want.IsZero() && k.whole.Digest != want {
+		err = forgeyard.Errorf("ingest", forgeyard.Corrupt, "%q is %s", s.Path, k.whole.Digest.Short())
 	}
 	switch {
 	case sc.found:
@@ -345,27 +368,40 @@ func (in *intake) finish(m checkpoint.Marker, listing []seen, refs map[string]ke
 	if n := len(m.Encode()); n > checkpoint.MaxMarkerBytes {
 		return Ingested{}, checkpoint.Finding{Verdict: checkpoint.Incompatible, Code: checkpoint.CodeFiles, Detail: fmt.Sprintf("the marker has %d bytes, the bound is %d", n, checkpoint.MaxMarkerBytes)}.Err("ingest")
 	}
-	tree, err := in.tree(m, listing, refs)
+	bound := in.expect.binding(m)
+	tree, marker, err := in.payload(m, listing, refs)
 	if err != nil {
 		return Ingested{}, err
 	}
-	man, err := checkpoint.NewManifest(m, tree.Digest, in.expect.binding(m))
+	if in.box != nil {
+		bound.Sealed = marker.Digest
+	}
+	man, err := checkpoint.NewManifest(m, tree.Digest, bound)
 	if err != nil {
 		return Ingested{}, err
 	}
-	g := Ingested{Marker: m, Manifest: man, ID: man.ID(), Payload: tree.Digest, Trees: []cas.Ref{tree}, Owner: in.owner}
-	for _, b := range [][]byte{man.Encode(), m.Encode()} {
-		ref, err := in.bytes(b)
-		if err != nil {
-			return Ingested{}, err
-		}
-		g.Blobs = append(g.Blobs, ref)
+	manifest, err := in.bytes(man.Encode())
+	if err != nil {
+		return Ingested{}, err
 	}
+	g := Ingested{Marker: m, Manifest: man, ID: man.ID(), Payload: tree.Digest, Blobs: []cas.Ref{manifest, marker}, Trees: []cas.Ref{tree}, Owner: in.owner}
 	pin := cas.Pin{Owner: in.owner, Trees: []forgeyard.Digest{tree.Digest}}
 	for _, r := range g.Blobs {
 		pin.Roots = append(pin.Roots, r.Digest)
 	}
 	return g, in.store.Pin(in.ctx, pin)
+}
+
+// payload stores the tree and the marker.
+func (in *intake) payload(m checkpoint.Marker, listing []seen, refs map[string]kept) (tree, marker cas.Ref, err error) {
+	if in.box != nil {
+		return in.sealedPayload(m, listing, refs)
+	}
+	if tree, err = in.tree(m, listing, refs); err != nil {
+		return tree, marker, err
+	}
+	marker, err = in.bytes(m.Encode())
+	return tree, marker, err
 }
 
 func (in *intake) bytes(b []byte) (cas.Ref, error) {

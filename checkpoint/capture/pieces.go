@@ -167,7 +167,15 @@ func (in *intake) storePieces(ctx context.Context, b []byte, ps []piece) ([]cas.
 
 // pieceTree names and stores the directories.
 func (in *intake) pieceTree(pieces []cas.Entry) (cas.Ref, error) {
-	var top cas.Tree
+	top, err := in.numbered(pieces)
+	if err != nil {
+		return cas.Ref{}, err
+	}
+	return in.treeOf(top)
+}
+
+// numbered names the entries by their order and stores the directories that hold them.
+func (in *intake) numbered(pieces []cas.Entry) (top cas.Tree, err error) {
 	for i := 0; i < len(pieces); i += piecesADir {
 		dir := cas.Tree{Entries: pieces[i:min(i+piecesADir, len(pieces))]}
 		for j := range dir.Entries {
@@ -175,11 +183,11 @@ func (in *intake) pieceTree(pieces []cas.Entry) (cas.Ref, error) {
 		}
 		r, err := in.treeOf(dir)
 		if err != nil {
-			return cas.Ref{}, err
+			return top, err
 		}
 		top.Entries = append(top.Entries, cas.Entry{Name: pieceDir(i), Kind: cas.Dir, Size: r.Size, Digest: r.Digest, Manifest: r.Manifest})
 	}
-	return in.treeOf(top)
+	return top, nil
 }
 
 func (in *intake) treeOf(t cas.Tree) (cas.Ref, error) {

@@ -36,7 +36,18 @@ func LoadManifest(ctx context.Context, store cas.Store, id forgeyard.Digest) (ch
 // local store, with the marker of one that has files in pieces; fetching is the caller's. Errors: Corrupt (quarantine this checkpoint, go
 // on with the one before), NotFound (a piece is not here), Conflict (dst exists), and
 // what the disk says.
-func Restore(ctx context.Context, store cas.Store, m checkpoint.Manifest, dst string) (err error) {
+func Restore(ctx context.Context, store cas.Store, m checkpoint.Manifest, dst string) error {
+	if m.Sealed {
+		return forgeyard.Errorf("restore", forgeyard.Denied, "it is sealed, and nothing here opens it")
+	}
+	return place(dst, func(tmp string) error {
+		r := restorer{ctx: ctx, store: store, dir: tmp, manifest: m}
+		return r.all()
+	})
+}
+
+// place makes dst out of what fill puts into a directory beside it: all of it, or nothing.
+func place(dst string, fill func(tmp string) error) (err error) {
 	if _, err := os.Lstat(dst); !errors.Is(err, fs.ErrNotExist) {
 		return forgeyard.Errorf("restore", forgeyard.Conflict, "%s exists; a payload is never mixed with what was there", dst)
 	}
@@ -49,8 +60,7 @@ func Restore(ctx context.Context, store cas.Store, m checkpoint.Manifest, dst st
 			err = errors.Join(err, tree.Remove(tmp))
 		}
 	}()
-	r := restorer{ctx: ctx, store: store, dir: tmp, manifest: m}
-	if err := r.all(); err != nil {
+	if err := fill(tmp); err != nil {
 		return forgeyard.E("restore", forgeyard.Other, err)
 	}
 	if err := os.Rename(tmp, dst); err != nil {
@@ -97,18 +107,19 @@ func (r *restorer) all() error {
 	if e := r.writers.Wait(); e != nil { // it came first, or ended the walk
 		err = e
 	}
-	switch forgeyard.KindOf(err) {
-	case forgeyard.Limit, forgeyard.Invalid:
-		return forgeyard.E("payload", forgeyard.Corrupt, err)
-	}
 	if err != nil {
-		return err
+		return corruptIfOdd(err)
 	}
 	if r.bytes != m.Bytes || r.files != m.Files {
 		return forgeyard.Errorf("payload", forgeyard.Corrupt, "it has %d bytes in %d files, its manifest says %d in %d", r.bytes, r.files, m.Bytes, m.Files)
 	}
-	for _, d := range append(slices.Clone(r.dirs), ".") {
-		p := filepath.Join(r.dir, d)
+	return closeDirs(r.dir, r.dirs)
+}
+
+// closeDirs makes the directories below root, and root, read-only and durable.
+func closeDirs(root string, dirs []string) error {
+	for _, d := range append(slices.Clone(dirs), ".") {
+		p := filepath.Join(root, filepath.FromSlash(d))
 		if err := errors.Join(os.Chmod(p, 0o555), syncDir(p)); err != nil {
 			return err
 		}

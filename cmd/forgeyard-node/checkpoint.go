@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -10,6 +13,9 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/tree"
+	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/internal/cli"
 )
 
@@ -178,7 +184,7 @@ func (a *app) checkpointFetch() *cobra.Command {
 	var out, reason string
 	c := a.Build(cli.Command{
 		Use: "fetch ID --out DIR --reason WHY", Short: "Read the payload of a checkpoint, as evidence", Args: cobra.ExactArgs(1),
-		Long:    "Read the payload of a checkpoint into a new directory. It may hold whatever the job had in its hands, so who reads it and why stands in the site's events. Only a member that may vote passes it on.",
+		Long:    "Read the payload of a checkpoint into a new directory. It may hold whatever the job had in its hands, so who reads it and why stands in the site's events. Only a member that may vote passes it on; of a restricted checkpoint only one that it is sealed for.",
 		Example: "  forgeyard-node checkpoint fetch 1f3a5c --out ./state --reason 'ticket 7'", Exits: []int{1, 2, 3, 4, 5, 6, 130},
 		Run: func(ctx context.Context, args []string) error {
 			if strings.TrimSpace(reason) == "" || out == "" {
@@ -196,12 +202,43 @@ func (a *app) checkpointFetch() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if len(r.Key) > 0 {
+				return a.fetchSealed(ctx, c, ref, r, out)
+			}
 			return a.download(ctx, c, ref, true, out)
 		},
 	})
 	c.Flags().StringVarP(&out, "out", "O", "", "directory to make")
 	c.Flags().StringVar(&reason, "reason", "", "why; required")
 	return c
+}
+
+// fetchSealed opens a restricted payload where the person is who may read it.
+func (a *app) fetchSealed(ctx context.Context, c *client, payload cas.Ref, r *forgeyardv1.OpenCheckpointResponse, out string) (err error) {
+	defer clear(r.Key)
+	if _, err := os.Lstat(out); err == nil {
+		return forgeyard.Errorf("checkpoint fetch", forgeyard.Conflict, "%s is there already", out).WithHint("name another place")
+	}
+	marker, err := parseRef(r.Marker, "", 0)
+	if err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(filepath.Clean(out)), ".forgeyard-*")
+	if err != nil {
+		return withFileKind(err, out)
+	}
+	defer func() { err = errors.Join(err, tree.Remove(tmp)) }()
+	if err := a.download(ctx, c, payload, true, filepath.Join(tmp, "payload")); err != nil {
+		return err
+	}
+	if err := a.download(ctx, c, marker, false, filepath.Join(tmp, "marker")); err != nil {
+		return err
+	}
+	b, err := os.ReadFile(filepath.Join(tmp, "marker"))
+	if err != nil {
+		return withFileKind(err, out)
+	}
+	return capture.OpenSealed(ctx, filepath.Join(tmp, "payload"), b, r.Key, filepath.Clean(out))
 }
 
 func (a *app) checkpointDoctor() *cobra.Command {

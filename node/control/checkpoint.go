@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -15,7 +16,6 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas/tree"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
-	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/job/machine"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -179,7 +179,7 @@ func (s checkpointService) whole(ctx context.Context, m checkpoint.Manifest) che
 		return checkpoint.Finding{Verdict: checkpoint.Unknown, Code: checkpoint.CodeUnhashed, Detail: "its payload is on other nodes; it fits this one"}
 	}
 	missing := 0
-	err := tree.Walk(ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(store), tree.Limits{MaxFiles: 2 * checkpoint.MaxFiles, MaxBytes: m.Bytes + 1}, func(_ string, e cas.Entry) error {
+	err := tree.Walk(ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(store), tree.Limits{MaxFiles: 2 * checkpoint.MaxFiles, MaxBytes: m.Stored() + 1}, func(_ string, e cas.Entry) error {
 		if e.Kind == cas.File && !store.Has(ctx, e.Digest) {
 			missing++
 		}
@@ -328,9 +328,11 @@ func (s checkpointService) Open(ctx context.Context, r *connect.Request[forgeyar
 	if err != nil {
 		return nil, err
 	}
-	if j.Spec.Resume.Sensitivity == job.SensRestricted {
-		return nil, forgeyard.Errorf("checkpoint fetch", forgeyard.Denied, "the checkpoints of job %s are restricted: they are opened by the job alone", j.ID)
+	marker, key, err := s.key(ctx, c)
+	if err != nil {
+		return nil, err
 	}
+	defer clear(key) // the answer has its own bytes
 	reply, err := propose(ctx, s.n, site.CheckpointOpen{Job: j.ID, Checkpoint: c.Manifest, Reason: forgeyard.Clip(strings.TrimSpace(r.Msg.Reason), 200)})
 	if err != nil {
 		return nil, err
@@ -339,5 +341,38 @@ func (s checkpointService) Open(ctx context.Context, r *connect.Request[forgeyar
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&forgeyardv1.OpenCheckpointResponse{Payload: done.Payload.String()}), nil
+	return connect.NewResponse(&forgeyardv1.OpenCheckpointResponse{Payload: done.Payload.String(), Marker: marker, Key: bytes.Clone(key)}), nil
+}
+
+// key opens a restricted checkpoint's key, if this node may: it gives the key away only once it is
+// written down who reads it, and why.
+func (s checkpointService) key(ctx context.Context, c checkpoint.Commit) (marker string, key []byte, err error) {
+	if len(c.For) == 0 || c.Dropped {
+		return "", nil, nil
+	}
+	me, _ := s.n.Identity()
+	if !c.OpenTo(me) {
+		var names []string
+		for _, r := range c.For {
+			names = append(names, memberName(s.n.Site(), r))
+		}
+		return "", nil, forgeyard.Errorf("checkpoint fetch", forgeyard.Denied, "%s is restricted, and this node is not among those that it is sealed for", c.Manifest.Short()).
+			WithHint("ask one of them: %s", strings.Join(names, ", "))
+	}
+	m, err := s.manifest(ctx, c.Manifest)
+	if err != nil {
+		return "", nil, err
+	}
+	if err := s.n.Bring(ctx, cas.Ref{Digest: c.Payload}, true); err != nil {
+		return "", nil, err
+	}
+	if err := s.n.Bring(ctx, cas.Ref{Digest: m.Marker}, false); err != nil {
+		return "", nil, err
+	}
+	sealed, err := capture.SealedKey(ctx, s.n.Store(), m)
+	if err != nil {
+		return "", nil, err
+	}
+	key, err = s.n.Unseal(sealed)
+	return m.Marker.String(), key, err
 }

@@ -60,6 +60,8 @@ type Node interface {
 	Console(ctx context.Context, d forgeyard.DeviceID, token uint64, rw ConsoleStream) error
 
 	Store() cas.Store
+	// Unseal opens what was sealed for this node's key. Denied: it was not.
+	Unseal(sealed []byte) ([]byte, error)
 	// Gone says when a stored object went and why; empty when that is not known.
 	Gone(d forgeyard.Digest) string
 	// Verify reads all that is stored, after a repair of the index if that is asked for.

@@ -49,3 +49,17 @@ func TestMisfits(t *testing.T) {
 		t.Errorf("bound to %v", got)
 	}
 }
+
+// CK-182 384: a restricted checkpoint is offered to nobody who cannot open it, and the reason says so.
+func TestSealedForOthers(t *testing.T) {
+	j := site.Job{Checkpoints: []checkpoint.Commit{
+		{Seq: 1, Epoch: 1, Manifest: [32]byte{1}, Consistency: checkpoint.Application},
+		{Seq: 2, Epoch: 1, Manifest: [32]byte{2}, Consistency: checkpoint.Application, For: []forgeyard.RunnerID{"one", "two"}},
+	}}
+	for who, ok := range map[forgeyard.RunnerID]bool{"one": true, "two": true, "three": false} {
+		got := strings.Join(misfits(j, site.Member{Runner: who}), "; ")
+		if (got == "") != ok || !ok && !strings.Contains(got, "restricted") {
+			t.Errorf("%s: %q", who, got)
+		}
+	}
+}

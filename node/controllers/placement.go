@@ -201,10 +201,16 @@ func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.D
 // thought of where the content is (69§90–92).
 func misfits(j site.Job, m site.Member) []string {
 	k, ok, _ := checkpoint.Select(j.Checkpoints)
-	if !ok || k.Where == nil {
+	if !ok {
 		return nil
 	}
 	var why []string
+	if !k.OpenTo(m.Runner) {
+		why = append(why, "its checkpoint "+k.Manifest.Short()+" is restricted, and was not sealed for it: one that is taken now would be")
+	}
+	if k.Where == nil {
+		return why
+	}
 	for _, f := range j.Spec.Resume.Compatibility.Misfits(*k.Where, machine.Place{OS: m.Caps.OS, Arch: m.Caps.Arch, Machine: m.Caps.MachineFor(j.Spec)}) {
 		why = append(why, "its checkpoint does not fit ("+f.What+"): "+f.Why)
 	}

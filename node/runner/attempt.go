@@ -57,7 +57,8 @@ type Attempt struct {
 	secrets    []secret        // resolved
 	streams    []*redact.Writer
 	restored   *checkpoint.Manifest
-	list       string // digest of the list of tests in what was restored
+	was        []checkpoint.File // of what was restored, where it was sealed
+	list       string            // digest of the list of tests in what was restored
 	disk       *diskWatch
 	over       string // what the attempt uses beyond what it asked for
 	requests   int    // number of the last request.json

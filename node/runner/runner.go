@@ -36,6 +36,8 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/layer"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/job/machine"
@@ -78,6 +80,8 @@ type Config struct {
 	Own []string
 	// Secrets gives values to those that ask for them. Nil: such work is refused.
 	Secrets Secrets
+	// Unseal opens the key of a restricted checkpoint. Nil: none is restored.
+	Unseal capture.Unseal
 	// SpoolLimit holds a workload back when that much log was not flushed. Zero: spool.DefaultLimit.
 	SpoolLimit int64
 	// JobLog bounds what the programs of a job write into its log, in bytes, all epochs
@@ -335,9 +339,10 @@ type Captured struct {
 // Folders are where a workload's checkpoint traffic is, on the host.
 type Folders struct {
 	Ckpt, Ctl, Build string
-	Restored         string   // the payload that this epoch goes on from; empty: it began fresh
-	Secrets          [][]byte // values that must stand in nothing that is kept (K16)
-	Now              bool     // what there is of a cursor is wanted at once
+	Restored         string            // the payload that this epoch goes on from; empty: it began fresh
+	Was              []checkpoint.File // of a sealed one: what is in it
+	Secrets          [][]byte          // values that must stand in nothing that is kept (K16)
+	Now              bool              // what there is of a cursor is wanted at once
 }
 
 // Checkpointer stores and commits checkpoints of one epoch. Calls do not overlap.

@@ -154,7 +154,7 @@ func (a *Attempt) folders() Folders {
 	in := func(d string) string { return filepath.Join(a.root, d) }
 	f := Folders{Ckpt: in(executor.CkptDir), Ctl: in(executor.CtlDir), Build: in(executor.BuildDir), Secrets: a.secretValues()}
 	if a.restored != nil {
-		f.Restored = filepath.Join(a.root, executor.RestoreDir, payloadDir)
+		f.Restored, f.Was = filepath.Join(a.root, executor.RestoreDir, payloadDir), a.was
 	}
 	return f
 }

@@ -321,7 +321,7 @@ func (a *Attempt) restore(ctx context.Context) error {
 	if err := cfg.FetchTree(soon, m.Payload); err != nil {
 		return fmt.Errorf("checkpoint payload %s: %w", m.Payload.Short(), err)
 	}
-	if err := capture.Restore(ctx, cfg.Store, m, filepath.Join(a.root, executor.RestoreDir, payloadDir)); err != nil {
+	if err := a.unpack(ctx, m); err != nil {
 		return err
 	}
 	a.restored = &m
@@ -336,6 +336,17 @@ func (a *Attempt) restore(ctx context.Context) error {
 		return nil
 	}
 	return a.putBack()
+}
+
+// unpack puts a payload that is here into the restore folder.
+func (a *Attempt) unpack(ctx context.Context, m checkpoint.Manifest) error {
+	dst, cfg := filepath.Join(a.root, executor.RestoreDir, payloadDir), a.run.cfg
+	if !m.Sealed || cfg.Unseal == nil {
+		return capture.Restore(ctx, cfg.Store, m, dst)
+	}
+	marker, err := capture.RestoreSealed(ctx, cfg.Store, m, dst, cfg.Unseal)
+	a.was = marker.Files
+	return err
 }
 
 // target is this execution, as a checkpoint must fit it.

@@ -3925,8 +3925,11 @@ func (x *OpenCheckpointRequest) GetReason() string {
 }
 
 type OpenCheckpointResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Payload       string                 `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"` // tree
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Payload string                 `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"` // tree
+	// Of a restricted checkpoint: the blob of its marker, and the key that opens both.
+	Marker        string `protobuf:"bytes,2,opt,name=marker,proto3" json:"marker,omitempty"`
+	Key           []byte `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3966,6 +3969,20 @@ func (x *OpenCheckpointResponse) GetPayload() string {
 		return x.Payload
 	}
 	return ""
+}
+
+func (x *OpenCheckpointResponse) GetMarker() string {
+	if x != nil {
+		return x.Marker
+	}
+	return ""
+}
+
+func (x *OpenCheckpointResponse) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
 }
 
 type SuspendRunRequest struct {
@@ -9244,9 +9261,11 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"checkpoint\"T\n" +
 	"\x15OpenCheckpointRequest\x12#\n" +
 	"\rcheckpoint_id\x18\x01 \x01(\tR\fcheckpointId\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"2\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\\\n" +
 	"\x16OpenCheckpointResponse\x12\x18\n" +
-	"\apayload\x18\x01 \x01(\tR\apayload\"H\n" +
+	"\apayload\x18\x01 \x01(\tR\apayload\x12\x16\n" +
+	"\x06marker\x18\x02 \x01(\tR\x06marker\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\fR\x03key\"H\n" +
 	"\x11SuspendRunRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1c\n" +
 	"\totherwise\x18\x02 \x01(\tR\totherwise\")\n" +
