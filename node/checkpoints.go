@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
@@ -29,7 +30,7 @@ type checkpointer struct {
 	memory   capture.Memory
 
 	openers []forgeyard.RunnerID // of what is taken now, where it is restricted
-	before  []checkpoint.File    // what was committed last in this epoch, likewise
+	before  []checkpoint.File    // what was committed last, as far as this epoch knows
 
 	words    []checkpoint.Message // about the restored state, that the site has not heard
 	unusable string               // why the program rejects it
@@ -195,13 +196,7 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began f
 	}
 	told := x.untold()
 	sent := x.n.clock.Now()
-	rec := ing.Commit(forgeyard.WallOf(x.n.clock.Wall()), rep.Nodes)
-	if ing.Manifest.Sealed {
-		rec.For, rec.Same = c.openers, slices.Equal(c.before, ing.Marker.Files)
-	}
-	if x.n.replica.State().Allows(site.FormatCheckpoints) {
-		rec.Took = sent.Sub(began)
-	}
+	rec := c.record(ing, rep.Nodes, sent.Sub(began))
 	reply, err := x.n.proposer.Propose(ctx, site.Checkpoint{
 		Authority: x.authority, Commit: rec, Log: parts, Continue: goOn, Productive: true, Told: told,
 	})
@@ -223,9 +218,7 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began f
 	if !told.IsZero() {
 		x.attempt.Told(told.Last())
 	}
-	if ing.Manifest.Sealed {
-		c.before = ing.Marker.Files
-	}
+	c.before = ing.Marker.Files
 	got.Verdict = runner.VerdictCommitted
 	if done.Next != nil {
 		got.Verdict = runner.VerdictContinue
@@ -237,6 +230,18 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began f
 		got.Reason = "the job is not to go on here"
 	}
 	return got, x.n.store.Unpin(ctx, ing.Owner) // the job's own pin keeps it now
+}
+
+// record is what the log gets of a checkpoint that others have.
+func (c *checkpointer) record(ing capture.Ingested, holders []forgeyard.RunnerID, took time.Duration) checkpoint.Commit {
+	rec := ing.Commit(forgeyard.WallOf(c.x.n.clock.Wall()), holders)
+	if ing.Manifest.Sealed {
+		rec.For, rec.Same = c.openers, slices.Equal(c.before, ing.Marker.Files)
+	}
+	if c.x.n.replica.State().Allows(site.FormatCheckpoints) {
+		rec.Took = took
+	}
+	return rec
 }
 
 func checkpointPin(j forgeyard.JobID, id forgeyard.Digest) string {
