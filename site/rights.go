@@ -1,6 +1,11 @@
 package site
 
-import "github.com/forgeyard/forgeyard-node"
+import (
+	"fmt"
+
+	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
+)
 
 // Right is what a member must be to propose a command of its own (§3). The leader's
 // controllers, the uplink and what changes the site itself are for members that may
@@ -69,7 +74,12 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 			return Itself, b.Via
 		}
 		return AnyMember, ""
-	case Cancel, Ask, Resume, RunSuspend, RunResume, EffectResolve, CheckpointLetGo, DeviceLease, DeviceRelease, Unname:
+	case Cancel:
+		if s.takesMore(b) {
+			return MayVote, ""
+		}
+		return AnyMember, ""
+	case Ask, Resume, RunSuspend, RunResume, EffectResolve, CheckpointLetGo, DeviceLease, DeviceRelease, Unname:
 		return AnyMember, ""
 	case Register:
 		return Itself, b.Runner
@@ -90,6 +100,27 @@ func (s *State) RightOf(b Body) (Right, forgeyard.RunnerID) {
 	return MayVote, ""
 }
 
+// takesMore reports a cancellation that does more than end work: by force it may leave half an
+// effect that is protected, and for security it withdraws what others go on from.
+func (s *State) takesMore(b Cancel) bool {
+	if b.Reason == job.CancelSecurity {
+		return true
+	}
+	j, ok := s.Jobs.Get(b.Job)
+	return b.Force && ok && j.Spec.Effects == job.EffectsProtected
+}
+
+// named is what a command is called to whoever may not propose it.
+func named(b Body) string {
+	if c, ok := b.(Cancel); ok {
+		if c.Reason == job.CancelSecurity {
+			return "a security stop"
+		}
+		return "to force the end of a job with protected effects"
+	}
+	return fmt.Sprintf("%T", b)
+}
+
 // Admits says why the member may not propose the command, or nil.
 func (s *State) Admits(who forgeyard.RunnerID, b Body) error {
 	right, of := s.RightOf(b)
@@ -108,5 +139,5 @@ func (s *State) Admits(who forgeyard.RunnerID, b Body) error {
 	case right == Itself:
 		return forgeyard.Errorf("propose", forgeyard.Denied, "%s may not speak for runner %s", who, of)
 	}
-	return forgeyard.Errorf("propose", forgeyard.Denied, "%T is for members that may vote, and %s may not", b, who).WithHint("run it on a voter: forgeyard-node site members")
+	return forgeyard.Errorf("propose", forgeyard.Denied, "%s is for members that may vote, and %s may not", named(b), who).WithHint("run it on a voter: forgeyard-node site members")
 }

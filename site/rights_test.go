@@ -19,6 +19,7 @@ func TestRights(t *testing.T) {
 	boasts := map[string]string{"role": "voter", "trust": "signing", "admin": "true"}
 	s := &State{}
 	s.Members = s.Members.Put("voter", Member{Runner: "voter", MayVote: true}).Put("runner", Member{Runner: "runner", Labels: boasts, Caps: job.Capabilities{Labels: boasts}}).Put("gone", Member{Runner: "gone", MayVote: true, Removed: true})
+	s.Jobs = s.Jobs.Put("plain", Job{ID: "plain"}).Put("deploys", Job{ID: "deploys", Spec: job.Spec{Effects: job.EffectsProtected}})
 	mine, others := forgeyard.Authority{Runner: "runner"}, forgeyard.Authority{Runner: "voter"}
 	yes := true
 	for _, c := range []struct {
@@ -27,7 +28,16 @@ func TestRights(t *testing.T) {
 		ok   bool
 	}{
 		{"runner", Submit{}, true},
-		{"runner", Cancel{}, true}, // CK-234
+		// CK-234, CK-235: job.cancel is a member's; job.force_cancel too, but of a job with protected
+		// effects, and a security stop, which withdraws what was saved, a voter's.
+		{"runner", Cancel{}, true},
+		{"runner", Cancel{Job: "deploys"}, true},
+		{"runner", Cancel{Job: "plain", Force: true}, true},
+		{"runner", Cancel{Job: "gone", Force: true}, true}, // answered by Apply, which knows no such job
+		{"runner", Cancel{Job: "deploys", Force: true}, false},
+		{"runner", Cancel{Job: "plain", Reason: job.CancelSecurity}, false},
+		{"voter", Cancel{Job: "deploys", Force: true}, true},
+		{"voter", Cancel{Job: "plain", Reason: job.CancelSecurity}, true},
 		{"runner", Complete{Authority: mine}, true},
 		{"runner", Complete{Authority: others}, false},
 		{"runner", Checkpoint{Authority: others}, false},
