@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +32,7 @@ func (n *Node) health(ctx context.Context) *forgeyardv1.Health {
 	own, looked := n.selfChecks.shown(n.clock.Now(), answered)
 	h := &forgeyardv1.Health{Checks: slices.Concat(own, []*forgeyardv1.Health_Check{looked}, disks)}
 	h.Checks = append(h.Checks,
-		n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkToolchains(ctx), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()),
+		n.checkScrub(), n.checkLayers(), n.checkSandbox(), n.checkToolchains(ctx), n.checkAccount(), n.checkUsers(), n.checkPressure(), checkTrees(n.stuckTrees(), n.clock.Now()),
 		n.checkDevices(), n.checkQuorum(ctx), n.checkLink(), n.checkGossip(), n.checkBacklog(),
 		n.checkPeers(), n.checkExchange(), n.checkUplink(), n.checkReadiness(), n.checkBuildCache(), n.checkSettings(), n.checkVoters(), n.checkApproval(), n.checkIdentity(), n.checkLogFormat(),
 	)
@@ -72,6 +73,20 @@ func (n *Node) checkSecrets() *forgeyardv1.Health_Check {
 	if len(bad) > 0 {
 		c.Status, c.Detail = checkWarn, strings.Join(bad, "; ")
 		c.Fix = "give each its file, of mode 0600 and the daemon's user, or take it out of secrets in node.yaml; until then jobs that ask for it go elsewhere"
+	}
+	return c
+}
+
+// checkAccount says whose rights the daemon has, and what follows.
+func (n *Node) checkAccount() *forgeyardv1.Health_Check {
+	c := check("account")
+	switch uid := os.Geteuid(); {
+	case uid < 0:
+		c.Detail = "this platform has no users by number"
+	case uid == 0:
+		c.Detail = "root, privileged: it makes namespaces and control groups, and ends work of other users; what runs for jobs has none of it"
+	default:
+		c.Detail = fmt.Sprintf("user %d, not privileged: bounds hold where control groups are delegated to it, and work that asks for others goes elsewhere", uid)
 	}
 	return c
 }

@@ -111,6 +111,9 @@ func (n *Node) Status(ctx context.Context) *forgeyardv1.NodeStatus {
 		v.Reasons = append(v.Reasons, &forgeyardv1.NodeStatus_Reason{Word: string(r.Word), Detail: r.Detail})
 	}
 	v.Withheld = n.showWithheld()
+	if uid := os.Geteuid(); uid >= 0 {
+		v.Account = &forgeyardv1.NodeStatus_Account{Uid: int64(uid), Privileged: uid == 0}
+	}
 	n.mu.Lock()
 	v.Addresses = &forgeyardv1.NodeStatus_Addresses{Mesh: n.mesh.Addrs(), Gossip: n.gossip.Addr(), Http: n.servers.http, Control: n.servers.control, CacheApi: n.servers.cache}
 	n.mu.Unlock()

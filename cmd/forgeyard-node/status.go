@@ -35,6 +35,9 @@ func nodeStatus(p *cli.Page, s *forgeyardv1.NodeStatus) {
 	p.Fact("node", "%s (%s) in site %s", s.Name, s.RunnerId, s.SiteName)
 	p.Fact("state", "%s, started %s, pid %d, version %s", s.State, cli.Since(now(), s.Started), s.Pid, s.Version)
 	p.Fact("session", "%s", s.SessionId)
+	if c := s.Account; c != nil {
+		p.Fact("runs as", "%s", accountText(c))
+	}
 	leader := s.Leader
 	if leader == "" {
 		leader = "nobody"
@@ -83,6 +86,14 @@ func nodeStatus(p *cli.Page, s *forgeyardv1.NodeStatus) {
 		}
 	}
 	health(p, s.Health, false)
+}
+
+// accountText says whose rights the daemon has.
+func accountText(c *forgeyardv1.NodeStatus_Account) string {
+	if c.Privileged {
+		return "root, privileged"
+	}
+	return fmt.Sprintf("user %d, not privileged", c.Uid)
 }
 
 // linkText says how the node reaches the leader.

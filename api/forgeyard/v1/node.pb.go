@@ -270,6 +270,7 @@ type NodeStatus struct {
 	Backlog        *NodeStatus_Backlog         `protobuf:"bytes,24,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	Reasons        []*NodeStatus_Reason        `protobuf:"bytes,25,rep,name=reasons,proto3" json:"reasons,omitempty"`   // the same as not_taking_work, with what is the matter
 	Withheld       *NodeStatus_Withheld        `protobuf:"bytes,26,opt,name=withheld,proto3" json:"withheld,omitempty"` // absent: nothing is
+	Account        *NodeStatus_Account         `protobuf:"bytes,27,opt,name=account,proto3" json:"account,omitempty"`   // absent: this platform has none, or the daemon does not say
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -482,6 +483,13 @@ func (x *NodeStatus) GetReasons() []*NodeStatus_Reason {
 func (x *NodeStatus) GetWithheld() *NodeStatus_Withheld {
 	if x != nil {
 		return x.Withheld
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetAccount() *NodeStatus_Account {
+	if x != nil {
+		return x.Account
 	}
 	return nil
 }
@@ -7967,6 +7975,59 @@ func (x *RevokeLeaseRequest) GetSecurity() bool {
 	return false
 }
 
+// Account is whose rights the daemon has.
+type NodeStatus_Account struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uid           int64                  `protobuf:"varint,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Privileged    bool                   `protobuf:"varint,2,opt,name=privileged,proto3" json:"privileged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeStatus_Account) Reset() {
+	*x = NodeStatus_Account{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeStatus_Account) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeStatus_Account) ProtoMessage() {}
+
+func (x *NodeStatus_Account) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeStatus_Account.ProtoReflect.Descriptor instead.
+func (*NodeStatus_Account) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 0}
+}
+
+func (x *NodeStatus_Account) GetUid() int64 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *NodeStatus_Account) GetPrivileged() bool {
+	if x != nil {
+		return x.Privileged
+	}
+	return false
+}
+
 // Withheld is what new work does not get of what is offered, while others use it.
 type NodeStatus_Withheld struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -7978,7 +8039,7 @@ type NodeStatus_Withheld struct {
 
 func (x *NodeStatus_Withheld) Reset() {
 	*x = NodeStatus_Withheld{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7990,7 +8051,7 @@ func (x *NodeStatus_Withheld) String() string {
 func (*NodeStatus_Withheld) ProtoMessage() {}
 
 func (x *NodeStatus_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8003,7 +8064,7 @@ func (x *NodeStatus_Withheld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Withheld.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Withheld) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 0}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 1}
 }
 
 func (x *NodeStatus_Withheld) GetMilliCpu() int64 {
@@ -8031,7 +8092,7 @@ type NodeStatus_Reason struct {
 
 func (x *NodeStatus_Reason) Reset() {
 	*x = NodeStatus_Reason{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8043,7 +8104,7 @@ func (x *NodeStatus_Reason) String() string {
 func (*NodeStatus_Reason) ProtoMessage() {}
 
 func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8056,7 +8117,7 @@ func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Reason.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Reason) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 1}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 2}
 }
 
 func (x *NodeStatus_Reason) GetWord() string {
@@ -8092,7 +8153,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8104,7 +8165,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8117,7 +8178,7 @@ func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Link.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Link) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 2}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 3}
 }
 
 func (x *NodeStatus_Link) GetState() string {
@@ -8201,7 +8262,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8213,7 +8274,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8226,7 +8287,7 @@ func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Backlog.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Backlog) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 3}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 4}
 }
 
 func (x *NodeStatus_Backlog) GetResults() int64 {
@@ -8258,7 +8319,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8270,7 +8331,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8283,7 +8344,7 @@ func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_ActiveAttempt.ProtoReflect.Descriptor instead.
 func (*NodeStatus_ActiveAttempt) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 4}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 5}
 }
 
 func (x *NodeStatus_ActiveAttempt) GetJobId() string {
@@ -8348,7 +8409,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8360,7 +8421,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8373,7 +8434,7 @@ func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_CasUsage.ProtoReflect.Descriptor instead.
 func (*NodeStatus_CasUsage) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 5}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 6}
 }
 
 func (x *NodeStatus_CasUsage) GetBytes() int64 {
@@ -8424,7 +8485,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8436,7 +8497,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8449,7 +8510,7 @@ func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus_Addresses.ProtoReflect.Descriptor instead.
 func (*NodeStatus_Addresses) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 6}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{4, 7}
 }
 
 func (x *NodeStatus_Addresses) GetMesh() []string {
@@ -8499,7 +8560,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8511,7 +8572,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8566,7 +8627,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8578,7 +8639,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8625,7 +8686,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8637,7 +8698,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8680,7 +8741,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8692,7 +8753,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8755,7 +8816,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8767,7 +8828,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8827,7 +8888,7 @@ type SetMemberRequest_Assign struct {
 
 func (x *SetMemberRequest_Assign) Reset() {
 	*x = SetMemberRequest_Assign{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8839,7 +8900,7 @@ func (x *SetMemberRequest_Assign) String() string {
 func (*SetMemberRequest_Assign) ProtoMessage() {}
 
 func (x *SetMemberRequest_Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8921,7 +8982,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x03due\x18\x04 \x01(\bR\x03due\x12\x18\n" +
 	"\aremoved\x18\x05 \x01(\bR\aremoved\x12\x10\n" +
 	"\x03why\x18\x06 \x01(\tR\x03why\"\x13\n" +
-	"\x11NodeStatusRequest\"\xe3\x0f\n" +
+	"\x11NodeStatusRequest\"\xdc\x10\n" +
 	"\n" +
 	"NodeStatus\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x1d\n" +
@@ -8952,7 +9013,13 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x04link\x18\x17 \x01(\v2\x1d.forgeyard.v1.NodeStatus.LinkR\x04link\x12:\n" +
 	"\abacklog\x18\x18 \x01(\v2 .forgeyard.v1.NodeStatus.BacklogR\abacklog\x129\n" +
 	"\areasons\x18\x19 \x03(\v2\x1f.forgeyard.v1.NodeStatus.ReasonR\areasons\x12=\n" +
-	"\bwithheld\x18\x1a \x01(\v2!.forgeyard.v1.NodeStatus.WithheldR\bwithheld\x1a9\n" +
+	"\bwithheld\x18\x1a \x01(\v2!.forgeyard.v1.NodeStatus.WithheldR\bwithheld\x12:\n" +
+	"\aaccount\x18\x1b \x01(\v2 .forgeyard.v1.NodeStatus.AccountR\aaccount\x1a;\n" +
+	"\aAccount\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\x03R\x03uid\x12\x1e\n" +
+	"\n" +
+	"privileged\x18\x02 \x01(\bR\n" +
+	"privileged\x1a9\n" +
 	"\bWithheld\x12\x1b\n" +
 	"\tmilli_cpu\x18\x01 \x01(\x03R\bmilliCpu\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x1a4\n" +
@@ -9646,7 +9713,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 149)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 150)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*CleanupRequest)(nil),           // 0: forgeyard.v1.CleanupRequest
 	(*CleanupResponse)(nil),          // 1: forgeyard.v1.CleanupResponse
@@ -9782,251 +9849,253 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*ListLeasesRequest)(nil),        // 131: forgeyard.v1.ListLeasesRequest
 	(*ListLeasesResponse)(nil),       // 132: forgeyard.v1.ListLeasesResponse
 	(*RevokeLeaseRequest)(nil),       // 133: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Withheld)(nil),      // 134: forgeyard.v1.NodeStatus.Withheld
-	(*NodeStatus_Reason)(nil),        // 135: forgeyard.v1.NodeStatus.Reason
-	(*NodeStatus_Link)(nil),          // 136: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 137: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 138: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 139: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 140: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 141: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 142: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 143: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 144: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 145: forgeyard.v1.SiteStatus.DeviceCounts
-	(*SetMemberRequest_Assign)(nil),  // 146: forgeyard.v1.SetMemberRequest.Assign
-	nil,                              // 147: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
-	nil,                              // 148: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*durationpb.Duration)(nil),      // 149: google.protobuf.Duration
-	(*Capabilities)(nil),             // 150: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 151: google.protobuf.Timestamp
-	(*Member)(nil),                   // 152: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 153: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 154: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 155: forgeyard.v1.Job
-	(*Checkpoint)(nil),               // 156: forgeyard.v1.Checkpoint
-	(*Run)(nil),                      // 157: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 158: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 159: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 160: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 161: forgeyard.v1.RunEvent
+	(*NodeStatus_Account)(nil),       // 134: forgeyard.v1.NodeStatus.Account
+	(*NodeStatus_Withheld)(nil),      // 135: forgeyard.v1.NodeStatus.Withheld
+	(*NodeStatus_Reason)(nil),        // 136: forgeyard.v1.NodeStatus.Reason
+	(*NodeStatus_Link)(nil),          // 137: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 138: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 139: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 140: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 141: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 142: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 143: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 144: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 145: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 146: forgeyard.v1.SiteStatus.DeviceCounts
+	(*SetMemberRequest_Assign)(nil),  // 147: forgeyard.v1.SetMemberRequest.Assign
+	nil,                              // 148: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	nil,                              // 149: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*durationpb.Duration)(nil),      // 150: google.protobuf.Duration
+	(*Capabilities)(nil),             // 151: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 152: google.protobuf.Timestamp
+	(*Member)(nil),                   // 153: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 154: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 155: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 156: forgeyard.v1.Job
+	(*Checkpoint)(nil),               // 157: forgeyard.v1.Checkpoint
+	(*Run)(nil),                      // 158: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 159: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 160: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 161: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 162: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	2,   // 0: forgeyard.v1.CleanupResponse.found:type_name -> forgeyard.v1.Leftover
-	149, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
-	138, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	139, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	150, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
+	139, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	140, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	5,   // 4: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	140, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	150, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	151, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	136, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	137, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	135, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
-	134, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
-	141, // 12: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	149, // 13: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
-	5,   // 14: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
-	12,  // 15: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
-	17,  // 16: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	151, // 17: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	151, // 18: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	142, // 19: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	143, // 20: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	152, // 21: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	153, // 22: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	154, // 23: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	144, // 24: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	145, // 25: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	151, // 26: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	152, // 27: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	151, // 28: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	149, // 29: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	151, // 30: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	31,  // 31: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
-	12,  // 32: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	146, // 33: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
-	149, // 34: forgeyard.v1.SetMemberRequest.left:type_name -> google.protobuf.Duration
-	152, // 35: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	155, // 36: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	149, // 37: forgeyard.v1.CancelJobRequest.within:type_name -> google.protobuf.Duration
-	156, // 38: forgeyard.v1.ListCheckpointsResponse.checkpoints:type_name -> forgeyard.v1.Checkpoint
-	156, // 39: forgeyard.v1.CheckpointDetail.checkpoint:type_name -> forgeyard.v1.Checkpoint
-	60,  // 40: forgeyard.v1.CheckpointDoctorResponse.faults:type_name -> forgeyard.v1.CheckpointFault
-	156, // 41: forgeyard.v1.DeleteCheckpointResponse.checkpoint:type_name -> forgeyard.v1.Checkpoint
-	157, // 42: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	76,  // 43: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	77,  // 44: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	77,  // 45: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	151, // 46: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	151, // 47: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	151, // 48: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	89,  // 49: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	151, // 50: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	149, // 51: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	158, // 52: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	108, // 53: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	149, // 54: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	113, // 55: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	115, // 56: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	108, // 57: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	151, // 58: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	159, // 59: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	148, // 60: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	149, // 61: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	153, // 62: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	154, // 63: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	151, // 64: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	151, // 65: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	151, // 66: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	151, // 67: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	151, // 68: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	130, // 69: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	149, // 70: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	149, // 71: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	149, // 72: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	147, // 73: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
-	3,   // 74: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
-	6,   // 75: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
-	8,   // 76: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
-	10,  // 77: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
-	0,   // 78: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
-	24,  // 79: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
-	26,  // 80: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
-	28,  // 81: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
-	30,  // 82: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
-	32,  // 83: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
-	34,  // 84: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
-	13,  // 85: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
-	15,  // 86: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
-	18,  // 87: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
-	36,  // 88: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
-	38,  // 89: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
-	40,  // 90: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
-	20,  // 91: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
-	22,  // 92: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
-	42,  // 93: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
-	44,  // 94: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
-	46,  // 95: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
-	47,  // 96: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
-	48,  // 97: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	49,  // 98: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
-	50,  // 99: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
-	51,  // 100: forgeyard.v1.JobService.ResolveEffect:input_type -> forgeyard.v1.ResolveEffectRequest
-	131, // 101: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	133, // 102: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	54,  // 103: forgeyard.v1.CheckpointService.List:input_type -> forgeyard.v1.ListCheckpointsRequest
-	56,  // 104: forgeyard.v1.CheckpointService.Show:input_type -> forgeyard.v1.ShowCheckpointRequest
-	58,  // 105: forgeyard.v1.CheckpointService.Doctor:input_type -> forgeyard.v1.CheckpointDoctorRequest
-	61,  // 106: forgeyard.v1.CheckpointService.Revoke:input_type -> forgeyard.v1.RevokeCheckpointRequest
-	63,  // 107: forgeyard.v1.CheckpointService.Delete:input_type -> forgeyard.v1.DeleteCheckpointRequest
-	65,  // 108: forgeyard.v1.CheckpointService.Open:input_type -> forgeyard.v1.OpenCheckpointRequest
-	70,  // 109: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	72,  // 110: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	73,  // 111: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	67,  // 112: forgeyard.v1.RunService.Suspend:input_type -> forgeyard.v1.SuspendRunRequest
-	68,  // 113: forgeyard.v1.RunService.Resume:input_type -> forgeyard.v1.ResumeRunRequest
-	80,  // 114: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	85,  // 115: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	82,  // 116: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	84,  // 117: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	87,  // 118: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	90,  // 119: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	92,  // 120: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	94,  // 121: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	96,  // 122: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	97,  // 123: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	74,  // 124: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	78,  // 125: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	100, // 126: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	102, // 127: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	104, // 128: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	106, // 129: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	109, // 130: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	111, // 131: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	114, // 132: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	116, // 133: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	118, // 134: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	120, // 135: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	122, // 136: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	124, // 137: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	125, // 138: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	127, // 139: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	128, // 140: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	129, // 141: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	4,   // 142: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	7,   // 143: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	9,   // 144: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	11,  // 145: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	1,   // 146: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
-	25,  // 147: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	27,  // 148: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	29,  // 149: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	31,  // 150: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	33,  // 151: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	35,  // 152: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	14,  // 153: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	16,  // 154: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	19,  // 155: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	37,  // 156: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	39,  // 157: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	41,  // 158: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	21,  // 159: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	23,  // 160: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	43,  // 161: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	45,  // 162: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	155, // 163: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	160, // 164: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	53,  // 165: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	52,  // 166: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
-	52,  // 167: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
-	155, // 168: forgeyard.v1.JobService.ResolveEffect:output_type -> forgeyard.v1.Job
-	132, // 169: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	130, // 170: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	55,  // 171: forgeyard.v1.CheckpointService.List:output_type -> forgeyard.v1.ListCheckpointsResponse
-	57,  // 172: forgeyard.v1.CheckpointService.Show:output_type -> forgeyard.v1.CheckpointDetail
-	59,  // 173: forgeyard.v1.CheckpointService.Doctor:output_type -> forgeyard.v1.CheckpointDoctorResponse
-	62,  // 174: forgeyard.v1.CheckpointService.Revoke:output_type -> forgeyard.v1.RevokeCheckpointResponse
-	64,  // 175: forgeyard.v1.CheckpointService.Delete:output_type -> forgeyard.v1.DeleteCheckpointResponse
-	66,  // 176: forgeyard.v1.CheckpointService.Open:output_type -> forgeyard.v1.OpenCheckpointResponse
-	71,  // 177: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	157, // 178: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	161, // 179: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	69,  // 180: forgeyard.v1.RunService.Suspend:output_type -> forgeyard.v1.SuspendRunResponse
-	69,  // 181: forgeyard.v1.RunService.Resume:output_type -> forgeyard.v1.SuspendRunResponse
-	81,  // 182: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	86,  // 183: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	83,  // 184: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	81,  // 185: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	88,  // 186: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	91,  // 187: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	93,  // 188: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	95,  // 189: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	99,  // 190: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	98,  // 191: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	75,  // 192: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	79,  // 193: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	101, // 194: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	103, // 195: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	105, // 196: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	107, // 197: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	110, // 198: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	112, // 199: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	115, // 200: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	117, // 201: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	119, // 202: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	121, // 203: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	123, // 204: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	124, // 205: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	126, // 206: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	126, // 207: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	126, // 208: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	126, // 209: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	142, // [142:210] is the sub-list for method output_type
-	74,  // [74:142] is the sub-list for method input_type
-	74,  // [74:74] is the sub-list for extension type_name
-	74,  // [74:74] is the sub-list for extension extendee
-	0,   // [0:74] is the sub-list for field type_name
+	141, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	151, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	152, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	137, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	138, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	136, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
+	135, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
+	134, // 12: forgeyard.v1.NodeStatus.account:type_name -> forgeyard.v1.NodeStatus.Account
+	142, // 13: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	150, // 14: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	5,   // 15: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
+	12,  // 16: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
+	17,  // 17: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
+	152, // 18: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	152, // 19: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	143, // 20: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	144, // 21: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	153, // 22: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	154, // 23: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	155, // 24: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	145, // 25: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	146, // 26: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	152, // 27: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	153, // 28: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	152, // 29: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	150, // 30: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	152, // 31: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	31,  // 32: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
+	12,  // 33: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
+	147, // 34: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
+	150, // 35: forgeyard.v1.SetMemberRequest.left:type_name -> google.protobuf.Duration
+	153, // 36: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	156, // 37: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	150, // 38: forgeyard.v1.CancelJobRequest.within:type_name -> google.protobuf.Duration
+	157, // 39: forgeyard.v1.ListCheckpointsResponse.checkpoints:type_name -> forgeyard.v1.Checkpoint
+	157, // 40: forgeyard.v1.CheckpointDetail.checkpoint:type_name -> forgeyard.v1.Checkpoint
+	60,  // 41: forgeyard.v1.CheckpointDoctorResponse.faults:type_name -> forgeyard.v1.CheckpointFault
+	157, // 42: forgeyard.v1.DeleteCheckpointResponse.checkpoint:type_name -> forgeyard.v1.Checkpoint
+	158, // 43: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	76,  // 44: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	77,  // 45: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	77,  // 46: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	152, // 47: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	152, // 48: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	152, // 49: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	89,  // 50: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	152, // 51: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	150, // 52: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	159, // 53: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	108, // 54: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	150, // 55: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	113, // 56: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	115, // 57: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	108, // 58: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	152, // 59: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	160, // 60: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	149, // 61: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	150, // 62: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	154, // 63: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	155, // 64: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	152, // 65: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	152, // 66: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	152, // 67: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	152, // 68: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	152, // 69: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	130, // 70: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	150, // 71: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	150, // 72: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	150, // 73: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	148, // 74: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	3,   // 75: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
+	6,   // 76: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
+	8,   // 77: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
+	10,  // 78: forgeyard.v1.NodeService.Doctor:input_type -> forgeyard.v1.DoctorRequest
+	0,   // 79: forgeyard.v1.NodeService.Cleanup:input_type -> forgeyard.v1.CleanupRequest
+	24,  // 80: forgeyard.v1.SiteService.Status:input_type -> forgeyard.v1.SiteStatusRequest
+	26,  // 81: forgeyard.v1.SiteService.Members:input_type -> forgeyard.v1.MembersRequest
+	28,  // 82: forgeyard.v1.SiteService.Events:input_type -> forgeyard.v1.SiteEventsRequest
+	30,  // 83: forgeyard.v1.SiteService.CreateToken:input_type -> forgeyard.v1.CreateTokenRequest
+	32,  // 84: forgeyard.v1.SiteService.ListTokens:input_type -> forgeyard.v1.ListTokensRequest
+	34,  // 85: forgeyard.v1.SiteService.RevokeToken:input_type -> forgeyard.v1.RevokeTokenRequest
+	13,  // 86: forgeyard.v1.SiteService.SetSecret:input_type -> forgeyard.v1.SetSecretRequest
+	15,  // 87: forgeyard.v1.SiteService.ListSecrets:input_type -> forgeyard.v1.ListSecretsRequest
+	18,  // 88: forgeyard.v1.SiteService.RemoveSecret:input_type -> forgeyard.v1.RemoveSecretRequest
+	36,  // 89: forgeyard.v1.SiteService.GetConfig:input_type -> forgeyard.v1.GetConfigRequest
+	38,  // 90: forgeyard.v1.SiteService.SetConfig:input_type -> forgeyard.v1.SetConfigRequest
+	40,  // 91: forgeyard.v1.SiteService.SetMember:input_type -> forgeyard.v1.SetMemberRequest
+	20,  // 92: forgeyard.v1.SiteService.Backup:input_type -> forgeyard.v1.BackupRequest
+	22,  // 93: forgeyard.v1.SiteService.Recover:input_type -> forgeyard.v1.RecoverRequest
+	42,  // 94: forgeyard.v1.JobService.Submit:input_type -> forgeyard.v1.SubmitRequest
+	44,  // 95: forgeyard.v1.JobService.List:input_type -> forgeyard.v1.ListJobsRequest
+	46,  // 96: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
+	47,  // 97: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
+	48,  // 98: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
+	49,  // 99: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
+	50,  // 100: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
+	51,  // 101: forgeyard.v1.JobService.ResolveEffect:input_type -> forgeyard.v1.ResolveEffectRequest
+	131, // 102: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	133, // 103: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	54,  // 104: forgeyard.v1.CheckpointService.List:input_type -> forgeyard.v1.ListCheckpointsRequest
+	56,  // 105: forgeyard.v1.CheckpointService.Show:input_type -> forgeyard.v1.ShowCheckpointRequest
+	58,  // 106: forgeyard.v1.CheckpointService.Doctor:input_type -> forgeyard.v1.CheckpointDoctorRequest
+	61,  // 107: forgeyard.v1.CheckpointService.Revoke:input_type -> forgeyard.v1.RevokeCheckpointRequest
+	63,  // 108: forgeyard.v1.CheckpointService.Delete:input_type -> forgeyard.v1.DeleteCheckpointRequest
+	65,  // 109: forgeyard.v1.CheckpointService.Open:input_type -> forgeyard.v1.OpenCheckpointRequest
+	70,  // 110: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	72,  // 111: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	73,  // 112: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	67,  // 113: forgeyard.v1.RunService.Suspend:input_type -> forgeyard.v1.SuspendRunRequest
+	68,  // 114: forgeyard.v1.RunService.Resume:input_type -> forgeyard.v1.ResumeRunRequest
+	80,  // 115: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	85,  // 116: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	82,  // 117: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	84,  // 118: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	87,  // 119: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	90,  // 120: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	92,  // 121: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	94,  // 122: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	96,  // 123: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	97,  // 124: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	74,  // 125: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	78,  // 126: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	100, // 127: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	102, // 128: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	104, // 129: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	106, // 130: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	109, // 131: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	111, // 132: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	114, // 133: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	116, // 134: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	118, // 135: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	120, // 136: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	122, // 137: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	124, // 138: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	125, // 139: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	127, // 140: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	128, // 141: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	129, // 142: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	4,   // 143: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	7,   // 144: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	9,   // 145: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	11,  // 146: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	1,   // 147: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
+	25,  // 148: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	27,  // 149: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	29,  // 150: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	31,  // 151: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	33,  // 152: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	35,  // 153: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	14,  // 154: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	16,  // 155: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	19,  // 156: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	37,  // 157: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	39,  // 158: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	41,  // 159: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	21,  // 160: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	23,  // 161: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	43,  // 162: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	45,  // 163: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	156, // 164: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	161, // 165: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	53,  // 166: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	52,  // 167: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
+	52,  // 168: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
+	156, // 169: forgeyard.v1.JobService.ResolveEffect:output_type -> forgeyard.v1.Job
+	132, // 170: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	130, // 171: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	55,  // 172: forgeyard.v1.CheckpointService.List:output_type -> forgeyard.v1.ListCheckpointsResponse
+	57,  // 173: forgeyard.v1.CheckpointService.Show:output_type -> forgeyard.v1.CheckpointDetail
+	59,  // 174: forgeyard.v1.CheckpointService.Doctor:output_type -> forgeyard.v1.CheckpointDoctorResponse
+	62,  // 175: forgeyard.v1.CheckpointService.Revoke:output_type -> forgeyard.v1.RevokeCheckpointResponse
+	64,  // 176: forgeyard.v1.CheckpointService.Delete:output_type -> forgeyard.v1.DeleteCheckpointResponse
+	66,  // 177: forgeyard.v1.CheckpointService.Open:output_type -> forgeyard.v1.OpenCheckpointResponse
+	71,  // 178: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	158, // 179: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	162, // 180: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	69,  // 181: forgeyard.v1.RunService.Suspend:output_type -> forgeyard.v1.SuspendRunResponse
+	69,  // 182: forgeyard.v1.RunService.Resume:output_type -> forgeyard.v1.SuspendRunResponse
+	81,  // 183: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	86,  // 184: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	83,  // 185: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	81,  // 186: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	88,  // 187: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	91,  // 188: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	93,  // 189: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	95,  // 190: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	99,  // 191: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	98,  // 192: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	75,  // 193: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	79,  // 194: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	101, // 195: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	103, // 196: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	105, // 197: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	107, // 198: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	110, // 199: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	112, // 200: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	115, // 201: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	117, // 202: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	119, // 203: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	121, // 204: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	123, // 205: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	124, // 206: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	126, // 207: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	126, // 208: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	126, // 209: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	126, // 210: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	143, // [143:211] is the sub-list for method output_type
+	75,  // [75:143] is the sub-list for method input_type
+	75,  // [75:75] is the sub-list for extension type_name
+	75,  // [75:75] is the sub-list for extension extendee
+	0,   // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_node_proto_init() }
@@ -10041,7 +10110,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   149,
+			NumMessages:   150,
 			NumExtensions: 0,
 			NumServices:   10,
 		},
