@@ -9,7 +9,7 @@ import (
 )
 
 // What is not named stays, and what cannot be given is refused: signing above all, by nobody
-// and to nobody (RA-117, decision 8).
+// and to nobody (RA-117, RA-034, RA-569, decision 8).
 func TestAssign(t *testing.T) {
 	before := Assignment{Pool: "slow", Trust: []Trust{TrustNetwork}, Labels: map[string]string{"bench": "a"}}
 	for name, c := range map[string]struct {

@@ -38,7 +38,7 @@ func TestLacks(t *testing.T) {
 			s.Requires = Requires{Pool: "release", Trust: []Trust{TrustConfidential}}
 		}, "", held},
 		"no trust": {func(s *Spec, _ *Capabilities) { s.Requires = Requires{Pool: "release", Trust: []Trust{TrustNetwork}} }, `has not given it trust "trusted-network"`, held},
-		// RA-118, RA-119, RA-358: what a machine says of itself puts it into no pool and gives it no trust.
+		// RA-118, RA-119, RA-358, RA-400: what a machine says of itself puts it into no pool and gives it no trust.
 		"its own word": {func(s *Spec, c *Capabilities) {
 			s.Requires = Requires{Pool: "release", Trust: []Trust{TrustConfidential}}
 			c.Labels = map[string]string{"pool": "release", "trust": "confidential", "confidential": "true"}

@@ -50,6 +50,34 @@ func TestPurity(t *testing.T) { none(t, checkPurity(house(t), table)) }
 // scripts/check-cross.sh compiles both for the platforms where no test runs.
 func TestDecisionsKnowNoPlatform(t *testing.T) { none(t, checkPlatforms(house(t), table)) }
 
+// RA-382, RA-383: an adapter for darwin and for windows is compiled with each change, and the
+// tests with it. What they have of their own platforms is not more than that.
+func TestOtherPlatforms(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join("..", "..", "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile(filepath.Join("..", "..", "scripts", "check-cross.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, lines := range map[string][]string{
+		string(makefile): {"PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64\n", "\tscripts/check-cross.sh $(PLATFORMS)\n"},
+		string(script):   {"\n  go build ./...\n", "\n  go vet $("},
+	} {
+		for _, line := range lines {
+			if !strings.Contains(text, line) {
+				t.Errorf("%q does not stand there any more", line)
+			}
+		}
+	}
+	for _, name := range []string{"capability/totals_darwin.go", "capability/totals_windows.go", "platform_windows.go", "platform_unix.go"} {
+		if _, err := os.Stat(filepath.Join("..", "..", "node", name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestComments(t *testing.T) { none(t, checkComments(house(t))) }
 func TestWiring(t *testing.T)   { none(t, checkWiring(house(t))) }
 func TestSeam(t *testing.T)     { none(t, checkSeam(house(t))) }

@@ -79,10 +79,15 @@ var runnerRoles = []role{
 		{"cas/castest", []string{"Run"}},
 		{"node/executor/exectest", []string{"New", "Bench"}},
 	}},
+	{"RA-067 control transport", []part{ // events are proposals; commands are what the log and the answers to heartbeats say
+		{"node/replica", []string{"Group", "Forward", "Proposer.Propose"}},
+		{"node/agent", []string{"Input", "Effect"}},
+		{"node", []string{"Node.propose", "Node.heartbeat"}},
+	}},
 	{"RA-062 application", []part{{"cmd/forgeyard-node", []string{"main", "app.upCommand"}}}},
 }
 
-// RA-043–062: each part of the runner has a package of ours, which has a line in the table and
+// RA-043–062, RA-067: each part of the runner has a package of ours, which has a line in the table and
 // declares what the part is made of. What it may import, and whether it only decides, the
 // table says, and TestLayers and TestPurity keep.
 func TestRunnerRoles(t *testing.T) {
@@ -108,6 +113,10 @@ var charges = []charge{
 	{what: "know a view or a policy of people (RA-036)", in: core,
 		imports: []string{"api/render", "api/wire", "api/forgeyard/v1", "node/control", "sitecfg", "net/http", "html/template"}},
 	{what: "ask who may do what: the log answers that (RA-039)", in: core, imports: []string{"sitecfg", "mesh"}, uses: []string{".Admits", ".RightOf", "site.Right"}},
+	{what: "sign anything: that is a program of its own, which runs no work of others (RA-034, RA-399, RA-569)",
+		in: append(core, "node/executor", "checkpoint", "job"), imports: []string{"crypto/ed25519", "crypto/ecdsa", "crypto/rsa", "crypto/x509", "crypto/hmac", "mesh"}},
+	{what: "know what confidential work is: a runner is given it by the site, a job asks for it, and the one is held against the other (RA-400)",
+		in: append(core, "node/executor", "node/controllers", "node"), uses: []string{"job.TrustConfidential", "job.TrustNetwork"}},
 	{what: "know how the network is made (RA-066)", in: append(decides, "node/runner"),
 		imports: []string{"github.com/libp2p", "github.com/quic-go", "github.com/multiformats/go-multiaddr", "net", "mesh", "consensus"}},
 	{what: "make walls around processes: the few acts that need privilege (RA-376)", in: programs,
@@ -117,7 +126,7 @@ var charges = []charge{
 		imports: []string{"lease", "site", "checkpoint", "devices", "consensus", "node/agent", "node/controllers", "node/runner"}},
 }
 
-// RA-019, RA-036, RA-037, RA-039, RA-062, RA-066, RA-376: acts that are some packages' business and nobody
+// RA-019, RA-034, RA-036, RA-037, RA-039, RA-062, RA-066, RA-376, RA-399, RA-400, RA-569: acts that are some packages' business and nobody
 // else's.
 func TestCharges(t *testing.T) { none(t, checkCharges(house(t), charges)) }
 

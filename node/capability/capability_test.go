@@ -27,7 +27,7 @@ func (f fake) Probe(context.Context) (job.SandboxCapability, error) {
 	return job.SandboxCapability{Kind: f.kind, Limits: []string{"pids", "memory", "network"}}, nil
 }
 
-// RA-099, RA-102, RA-104, RA-107, RA-109, RA-116, decision 18: what a machine is, is looked at by itself at the start; RA-108, RA-499: the same machine has the same
+// RA-099, RA-102, RA-104, RA-106, RA-107, RA-109, RA-116, decision 18: what a machine is, is looked at by itself at the start; RA-108, RA-499: the same machine has the same
 // digest, and what a probe refused is not there (RA-004, RA-487, RA-533).
 func TestProbe(t *testing.T) {
 	cfg := Config{
@@ -61,6 +61,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// RA-103: the tools that jobs ask for are found where jobs find them, each with the version
+// that it says itself, or without one.
 func TestToolchains(t *testing.T) {
 	dir := t.TempDir()
 	for name, script := range map[string]string{"gcc": "echo 13.2.0", "go": "echo go version go1.26.8 linux/amd64", "git": "exit 1", "make": "echo GNU Make 4.3; echo 9.9"} {
