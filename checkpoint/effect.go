@@ -17,6 +17,10 @@ const (
 // The answer has the evidence.
 const StatusAlready Status = "already"
 
+// StatusOpen answers the intent of an effect that this epoch has begun before, without an
+// outcome: it may have been performed.
+const StatusOpen Status = "open"
+
 // EffectNote is what a message says of an effect.
 type EffectNote struct {
 	Key      string `json:"key"`

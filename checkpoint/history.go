@@ -59,6 +59,7 @@ type Commit struct {
 	Where       *machine.Place       `cbor:"22,keyasint,omitempty"` // it was taken; nil: of log format 1
 	Took        time.Duration        `cbor:"23,keyasint,omitempty"` // from the seal to the proposal
 	Dropped     bool                 `cbor:"21,keyasint,omitempty"` // nobody keeps its payload
+	Origin      Origin               `cbor:"24,keyasint,omitzero"`  // set by Apply; zero: of log format 1
 	For         []forgeyard.RunnerID `cbor:"85,keyasint,omitempty"` // who can open it; empty: it is not sealed
 	Same        bool                 `cbor:"86,keyasint,omitempty"` // its files are those of the one before, which ciphertext does not show
 }
@@ -101,6 +102,11 @@ func Record(history []Commit, c Commit) ([]Commit, error) {
 		return history, bad(forgeyard.Invalid, "consistency %q is never committed", forgeyard.Clip(string(c.Consistency), 40))
 	case len(c.Replicas) > MaxReplicas || len(c.For) > MaxOpeners || c.Bytes < 0 || len(c.Progress.Unit) > MaxText:
 		return history, bad(forgeyard.Invalid, "%d replicas, %d bytes: out of bounds", len(c.Replicas), c.Bytes)
+	}
+	if c.Where != nil {
+		if err := c.Where.Bounded(); err != nil {
+			return history, bad(forgeyard.Limit, "where it was taken: %v", err)
+		}
 	}
 	for _, h := range history {
 		if h.Attempt != c.Attempt {
@@ -206,13 +212,14 @@ type Cause struct {
 	Epoch    uint64
 }
 
-// Origins are the epochs of an attempt: who ran each, and from which commit it went on.
+// Origins are the epochs of an attempt that are still known. A commit that has its own Origin
+// needs none: it is older than what a job keeps of its epochs.
 type Origins map[uint64]Origin
 
-// Origin is where one epoch came from.
+// Origin is where one epoch came from: who ran it, and from which commit it went on.
 type Origin struct {
-	Runner forgeyard.RunnerID
-	From   forgeyard.Digest // zero: from nothing
+	Runner forgeyard.RunnerID `cbor:"1,keyasint,omitempty"`
+	From   forgeyard.Digest   `cbor:"2,keyasint,omitzero"` // zero: from nothing
 }
 
 // Revoke withdraws commits for ever (69§59), and with them all that came of them: what an
@@ -223,7 +230,10 @@ func Revoke(history []Commit, cause Cause, from Origins, by, why string) ([]Comm
 	bad := map[forgeyard.Digest]bool{}
 	for i := range next {
 		c := &next[i]
-		o := from[c.Epoch]
+		o := c.Origin
+		if o.Runner == "" {
+			o = from[c.Epoch]
+		}
 		of := c.Manifest == cause.Manifest || (cause.Runner != "" && o.Runner == cause.Runner) || (cause.Epoch != 0 && c.Epoch == cause.Epoch)
 		if c.State == Withdrawn {
 			bad[c.Manifest] = true

@@ -193,7 +193,7 @@ func ParseAnswer(b []byte) (Answer, error) {
 		return Answer{}, err
 	}
 	switch a.Status {
-	case StatusCommitted, StatusStaged, StatusRejected, StatusStale, StatusLimit, StatusAlready:
+	case StatusCommitted, StatusStaged, StatusRejected, StatusStale, StatusLimit, StatusAlready, StatusOpen:
 	default:
 		return Answer{}, forgeyard.Errorf("parse answer", forgeyard.Invalid, "status %q is unknown", forgeyard.Clip(string(a.Status), 40))
 	}

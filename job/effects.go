@@ -112,6 +112,7 @@ const (
 	MaxEffectKeys = 64   // rules of one job
 	MaxEffects    = 256  // effects that one job's ledger holds
 	MaxEffectKey  = 128  // bytes of a key, a kind or an idempotency key
+	MaxSignal     = 32   // bytes of a signal's name
 	MaxEvidence   = 1024 // bytes of an evidence: a receipt or a digest, never the thing itself
 )
 

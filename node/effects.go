@@ -19,13 +19,13 @@ type ledger struct{ x *execution }
 var _ runner.Ledger = ledger{}
 
 // Begin implements runner.Ledger.
-func (l ledger) Begin(ctx context.Context, key, kind, idem string) (runner.Begun, error) {
-	reply, err := l.x.n.propose(ctx, site.EffectIntent{Authority: l.x.authority, Key: key, Kind: kind, Idem: idem})
+func (l ledger) Begin(ctx context.Context, key, kind, idem string, ask uint64) (runner.Begun, error) {
+	reply, err := l.x.n.propose(ctx, site.EffectIntent{Authority: l.x.authority, Key: key, Kind: kind, Idem: idem, Ask: ask})
 	if err != nil {
 		return runner.Begun{}, err
 	}
 	b, err := site.Value[site.EffectBegun](reply)
-	return runner.Begun{Already: b.Already, Evidence: b.Evidence}, err
+	return runner.Begun{Already: b.Already, Open: b.Open, Evidence: b.Evidence}, err
 }
 
 // Settle implements runner.Ledger.

@@ -98,8 +98,11 @@ func (c *change) noteCancel(j *Job, b Cancel) {
 		return // as in every version before
 	}
 	n := Cancellation{Reason: b.Reason, Note: forgeyard.Clip(b.Note, maxNote), After: b.After, Within: b.Within, By: b.Run}
-	if old := j.Cancel; old != nil {
-		n = *old
+	if j.CancelAt != 0 {
+		n = Cancellation{Reason: j.CancelReason()}
+		if j.Cancel != nil {
+			n = *j.Cancel
+		}
 		n.After = n.After && b.After
 		if b.Reason == job.CancelSecurity {
 			n.Reason, n.Note = b.Reason, forgeyard.Clip(b.Note, maxNote)

@@ -45,6 +45,7 @@ type Effect struct {
 	Digest   forgeyard.Digest    `cbor:"11,keyasint,omitzero"`  // of Evidence
 	By       string              `cbor:"12,keyasint,omitempty"` // who knows its outcome
 	Why      string              `cbor:"13,keyasint,omitempty"`
+	Ask      uint64              `cbor:"14,keyasint,omitempty"` // EffectIntent.Ask
 }
 
 // settled reports that the outcome is known.
@@ -56,14 +57,20 @@ type EffectIntent struct {
 	Key       string              `cbor:"2,keyasint"`
 	Kind      string              `cbor:"3,keyasint,omitempty"`
 	Idem      string              `cbor:"4,keyasint"`
+	// Ask tells one request of the program from another, within an epoch: a runner that was
+	// given no answer asks again with the same.
+	Ask uint64 `cbor:"5,keyasint,omitempty"`
 }
 
 // EffectBegun is EffectIntent's reply. Already: it was done before, and is not done again.
+// Open: another request of this epoch began it and said nothing of its outcome, so that it
+// may have been performed.
 type EffectBegun struct {
 	Already  bool             `cbor:"1,keyasint,omitempty"`
 	Evidence []byte           `cbor:"2,keyasint,omitempty"`
 	Digest   forgeyard.Digest `cbor:"3,keyasint,omitzero"`
 	Epoch    uint64           `cbor:"4,keyasint,omitempty"` // that intended it
+	Open     bool             `cbor:"5,keyasint,omitempty"`
 }
 
 // EffectOutcome says what became of an effect. Of log format 2.
@@ -246,9 +253,9 @@ func (c *change) effectIntent(b EffectIntent) (EffectBegun, error) {
 	case e.State == EffectDone:
 		return EffectBegun{Already: true, Evidence: e.Evidence, Digest: e.Digest, Epoch: e.Epoch}, nil
 	case e.State == EffectOpen && e.Epoch == j.Epoch:
-		return EffectBegun{Epoch: e.Epoch}, nil
+		return EffectBegun{Epoch: e.Epoch, Open: e.Ask != b.Ask}, nil
 	}
-	j.putEffect(Effect{Key: b.Key, Kind: b.Kind, Idem: b.Idem, State: EffectOpen, Attempt: j.Attempt, Epoch: j.Epoch, Seq: j.lastSlot(), Begun: c.at}, i)
+	j.putEffect(Effect{Key: b.Key, Kind: b.Kind, Idem: b.Idem, State: EffectOpen, Attempt: j.Attempt, Epoch: j.Epoch, Seq: j.lastSlot(), Begun: c.at, Ask: b.Ask}, i)
 	c.tell(j, job.EventMessage, "", "effect %s begins in epoch %d", b.Key, j.Epoch)
 	c.putJob(j)
 	return EffectBegun{Epoch: j.Epoch}, nil
@@ -353,22 +360,35 @@ func (c *change) effectResolve(b EffectResolve) error {
 	return nil
 }
 
-// dropAfter quarantines checkpoints that were taken after an effect began which has no
+// afterEffect is a checkpoint that was taken after an effect began which has no outcome.
+type afterEffect struct {
+	commit checkpoint.Commit
+	effect string
+}
+
+// afterEffects are the checkpoints that were taken after an effect began which has no
 // outcome, where its rule is to go on from before it.
-func (c *change) dropAfter(j *Job) {
+func (j Job) afterEffects() (out []afterEffect) {
 	for _, e := range j.Effects {
 		if e.settled() || j.Spec.Effect(e.Key).Policy != job.EffectPrior {
 			continue
 		}
 		for _, k := range j.Checkpoints {
-			if k.Epoch != e.Epoch || k.Seq <= e.Seq || k.State != checkpoint.Good {
-				continue
+			if k.Epoch == e.Epoch && k.Seq > e.Seq && k.State == checkpoint.Good {
+				out = append(out, afterEffect{k, e.Key})
 			}
-			why := fmt.Sprintf("it was taken after effect %s had begun, which has no outcome", e.Key)
-			if next, err := checkpoint.Quarantine(j.Checkpoints, k.Manifest, why); err == nil {
-				j.Checkpoints = next
-				c.tell(*j, job.EventMessage, "", "checkpoint %s quarantined: %s", k.Manifest.Short(), why)
-			}
+		}
+	}
+	return out
+}
+
+// dropAfter quarantines them.
+func (c *change) dropAfter(j *Job) {
+	for _, d := range j.afterEffects() {
+		why := fmt.Sprintf("it was taken after effect %s had begun, which has no outcome", d.effect)
+		if next, err := checkpoint.Quarantine(j.Checkpoints, d.commit.Manifest, why); err == nil {
+			j.Checkpoints = next
+			c.tell(*j, job.EventMessage, "", "checkpoint %s quarantined: %s", d.commit.Manifest.Short(), why)
 		}
 	}
 }
@@ -386,6 +406,8 @@ func (c *change) stepCommit(b StepCommit) error {
 		return forgeyard.Errorf(op, forgeyard.Denied, "step %q does not ask for it", forgeyard.Clip(b.Step.Name, 80))
 	case b.Step.Evidence.IsZero() || b.Step.Result.ExitCode != 0 || b.Step.Result.Name != b.Step.Name:
 		return forgeyard.Errorf(op, forgeyard.Invalid, "step %q has no evidence, or has failed", b.Step.Name)
+	case len(b.Step.Result.Signal) > job.MaxSignal || b.Step.Result.Took < 0 || slices.ContainsFunc(b.Step.Outputs, func(o job.Output) bool { return o.Size < 0 }):
+		return forgeyard.Errorf(op, forgeyard.Limit, "the result of step %q is out of bounds", b.Step.Name)
 	case !sameOutputs(j.Spec.Steps[i].Outputs, b.Step.Outputs):
 		return forgeyard.Errorf(op, forgeyard.Invalid, "step %q has not the outputs that it declares", b.Step.Name)
 	}

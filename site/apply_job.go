@@ -16,6 +16,7 @@ func (c *change) putJob(j Job) {
 	if j.Status.Terminal() {
 		c.Open = c.Open.Delete(j.ID)
 	}
+	c.endSuspension(j)
 }
 
 func (c *change) jobByID(op string, id forgeyard.JobID) (Job, error) {

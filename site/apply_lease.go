@@ -105,7 +105,7 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 // checkpoint keeps its attempt; one that starts from nothing is a new attempt (E16).
 func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.SessionID, st lease.State) {
 	c.dropAfter(j)
-	from, resumes := j.usable()
+	from, resumes := j.NextFrom()
 	j.Epoch++
 	j.ResumeFrom, j.Told, j.Asks = from.Manifest, 0, 0
 	if j.Lease.Reason != lease.EndExpired && j.Lease.Reason != lease.EndRejected {
@@ -273,7 +273,10 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 		return Checkpointed{}, err
 	}
 	rec := b.Commit
-	rec.At = c.at
+	rec.At, rec.Origin = c.at, checkpoint.Origin{}
+	if c.Allows(FormatCheckpoints) {
+		rec.Origin = checkpoint.Origin{Runner: b.Authority.Runner, From: j.ResumeFrom}
+	}
 	switch {
 	case j.revoked():
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Denied, "the epoch was stopped for security: nothing of it is kept")
@@ -447,7 +450,7 @@ func (c *change) release(b Release) error {
 		if !j.rejected() { // it was charged when the program said so
 			c.resumeFailed(&j, b.Kind == "resume_rejected", b.Detail)
 		}
-		from, left := j.usable()
+		from, left := j.NextFrom()
 		switch {
 		case !left && j.Spec.Interruption.ResumesOnly() && j.CancelAt == 0 && c.Allows(FormatLeases):
 			c.finish(&j, job.Failed, job.WorkloadFailed, b.Detail+"; no checkpoint is left and the job asks for "+j.Spec.Interruption.Retry)

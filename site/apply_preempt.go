@@ -72,12 +72,17 @@ func (c *change) preempted(j *Job, why string) {
 	c.requeue(j, why)
 }
 
-// usable picks what the next epoch may start from: nothing for a job that always begins anew.
-func (j Job) usable() (checkpoint.Commit, bool) {
+// NextFrom is the checkpoint that the next epoch starts from, false: from nothing. Who looks
+// for a machine, and who opens the epoch, ask here.
+func (j Job) NextFrom() (checkpoint.Commit, bool) {
 	if j.Spec.Interruption.Retry == job.RetryRestart {
 		return checkpoint.Commit{}, false
 	}
-	from, ok, _ := checkpoint.Select(j.Checkpoints)
+	var after []forgeyard.Digest
+	for _, d := range j.afterEffects() {
+		after = append(after, d.commit.Manifest)
+	}
+	from, ok, _ := checkpoint.Select(j.Checkpoints, after...)
 	return from, ok
 }
 

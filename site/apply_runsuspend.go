@@ -60,6 +60,22 @@ func (c *change) runSuspend(b RunSuspend) (RunSuspended, error) {
 	return RunSuspended{ID: r.Suspension.ID, Changed: a.Changed, Status: a.Status}, nil
 }
 
+// endSuspension closes the record of a suspension whose wish does not hold any more, however
+// it ended: by a resume of the job or the run, by a cancellation, or with the job.
+func (c *change) endSuspension(j Job) {
+	r, ok := c.Runs.Get(j.Run)
+	if !ok || r.Suspension == nil || r.Suspension.Ended != 0 {
+		return
+	}
+	if j.Hold != nil && j.Hold.Step == r.Suspension.Wish && j.Hold.State != SuspendResuming {
+		return
+	}
+	s := *r.Suspension
+	s.Ended, s.EndsBy = c.at, c.by
+	r.Suspension = &s
+	c.Runs = c.Runs.Put(r.ID, r)
+}
+
 // runResume ends a suspension of a run.
 func (c *change) runResume(b RunResume) error {
 	r, ok := c.Runs.Get(b.Run)
@@ -69,13 +85,5 @@ func (c *change) runResume(b RunResume) error {
 	case r.Suspension == nil || r.Suspension.Ended != 0:
 		return forgeyard.Errorf("run resume", forgeyard.Conflict, "run %s is not suspended", r.ID).WithHint("forgeyard-node run show %s", r.ID)
 	}
-	if err := c.resume(Resume{Job: r.Job}); err != nil {
-		return err
-	}
-	r, _ = c.Runs.Get(b.Run)
-	s := *r.Suspension
-	s.Ended, s.EndsBy = c.at, c.by
-	r.Suspension = &s
-	c.Runs = c.Runs.Put(r.ID, r)
-	return nil
+	return c.resume(Resume{Job: r.Job})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
@@ -23,6 +24,8 @@ func TestCheckpointCommands(t *testing.T) {
 	for _, v := range []any{&revoke, &letGo, &open, &kept} {
 		golden.Fill(t, v, "Commit.For", "Commit.Same")
 	}
+	later := kept
+	kept.Origin = checkpoint.Origin{} // written since
 	im := image{Format: snapshotFormat, Log: FormatCheckpoints, Jobs: []Job{{ID: "J", Checkpoints: []checkpoint.Commit{kept}}}}
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
@@ -31,6 +34,7 @@ func TestCheckpointCommands(t *testing.T) {
 	rows := golden.Rows(t, "testdata/checkpoints.hex", []golden.Row{
 		{Name: "CheckpointRevoke", Bytes: cborx.Marshal(revoke)}, {Name: "CheckpointLetGo", Bytes: cborx.Marshal(letGo)}, {Name: "CheckpointOpen", Bytes: cborx.Marshal(open)},
 		{Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()},
+		{Name: "Commit", Bytes: cborx.Marshal(later)},
 	})
 	for i, want := range []Body{revoke, letGo, open} {
 		b, err := decodeBody(want.kind(), rows[i].Bytes)
@@ -38,13 +42,47 @@ func TestCheckpointCommands(t *testing.T) {
 			t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 		}
 	}
-	for _, row := range rows[3:] {
+	var back checkpoint.Commit
+	if err := cborx.Unmarshal(rows[5].Bytes, &back); err != nil || !reflect.DeepEqual(back, later) {
+		t.Errorf("%+v: %v", back, err)
+	}
+	for _, row := range rows[3:5] {
 		back, err := DecodeState(row.Bytes)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if j, _ := back.Jobs.Get("J"); len(j.Checkpoints) != 1 || !reflect.DeepEqual(j.Checkpoints[0], kept) {
 			t.Errorf("%s: lost on the way: %+v", row.Name, j.Checkpoints)
+		}
+	}
+}
+
+// A runner that is not trusted is found by what each commit says of itself, however many epochs
+// ago it was (CK-105): a job forgets its epochs before its checkpoints.
+func TestRevokedByARunnerOfLongAgo(t *testing.T) {
+	c := newChaos(1)
+	c.must(Register{Formats: Formats, Runner: "R1", Session: "S1", Caps: job.Capabilities{MilliCPU: 8000, Memory: 1 << 34, Disk: 1 << 40, MaxJobs: 99}})
+	raw := job.Spec{Steps: []job.Step{{Name: "s", Run: []string{"true"}}}, Resume: job.Resume{Mode: job.ResumeApplication}}.Defaulted().Canonical()
+	c.must(Submit{Kind: job.Build, Spec: raw, SpecID: cas.Sum(raw)})
+	c.must(Offer{Job: c.someJob().ID, Runner: "R1", Session: "S1"})
+	c.must(Accept{Authority: c.someJob().Lease.Authority})
+	const epochs = maxEpochs + 4
+	for range epochs {
+		j := c.someJob()
+		one := forgeyard.Digest{byte(j.Epoch)}
+		c.must(Checkpoint{Authority: j.Lease.Authority, Continue: true, Commit: checkpoint.Commit{
+			Seq: 1, Manifest: one, Payload: one, Marker: one, Attempt: j.Attempt, Epoch: j.Epoch,
+			Replicas: []forgeyard.RunnerID{"R1", "R2"}, Consistency: checkpoint.Application,
+		}})
+	}
+	j := c.someJob()
+	if len(j.History) != maxEpochs || j.History[0].Epoch == 1 {
+		t.Fatalf("%d epochs are kept, from %d on", len(j.History), j.History[0].Epoch)
+	}
+	j.Checkpoints, _ = checkpoint.Revoke(j.Checkpoints, checkpoint.Cause{Runner: "R1"}, j.origins(), "ana", "broken into")
+	for _, k := range j.Checkpoints {
+		if k.State != checkpoint.Withdrawn {
+			t.Errorf("of epoch %d is %s", k.Epoch, k.State)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func (s *story) effects() Body {
 	key := s.arg("key", "publish/a")
 	switch s.td.Cmd {
 	case "effect-begin":
-		return EffectIntent{Authority: s.authority(), Key: key, Kind: s.arg("kind", "publish"), Idem: s.arg("idem", "k1")}
+		return EffectIntent{Authority: s.authority(), Key: key, Kind: s.arg("kind", "publish"), Idem: s.arg("idem", "k1"), Ask: uint64(s.num("ask", 0))}
 	case "effect":
 		b := EffectOutcome{Authority: s.authority(), Key: key, State: EffectState(s.arg("is", "done")), Why: s.arg("why", ""), Reconciled: s.td.HasArg("reconciled")}
 		b.Evidence = []byte(s.arg("evidence", ""))
@@ -72,6 +72,8 @@ func TestEffectsInTheLog(t *testing.T) {
 	for _, v := range []any{&intent, &outcome, &resolve, &step, &begun, &j.Effects, &j.Steps} {
 		golden.Fill(t, v)
 	}
+	asked, open, noted := intent, begun, j.Effects[0]
+	intent.Ask, begun.Open, j.Effects[0].Ask = 0, false, 0 // written since
 	sp := job.Spec{
 		Steps:       []job.Step{{Name: "s", Run: []string{"true"}, Resume: job.StepCommitted, Outputs: []string{"bin"}}, {Name: "t", Run: []string{"true"}, Resume: job.StepReconcile, Reconcile: []string{"there"}}},
 		EffectRules: job.EffectRules{Default: job.EffectSafe, Keys: []job.EffectDecl{{Key: "a", Policy: job.EffectReconcile, Reconcile: []string{"there"}}, {Key: "b/*", Policy: job.EffectPrior, BeforeCheckpoint: true}}},
@@ -85,7 +87,15 @@ func TestEffectsInTheLog(t *testing.T) {
 		{Name: "EffectIntent", Bytes: cborx.Marshal(intent)}, {Name: "EffectOutcome", Bytes: cborx.Marshal(outcome)}, {Name: "EffectResolve", Bytes: cborx.Marshal(resolve)},
 		{Name: "StepCommit", Bytes: cborx.Marshal(step)}, {Name: "EffectBegun", Bytes: cborx.Marshal(begun)}, {Name: "Spec", Bytes: sub.Spec},
 		{Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()},
+		{Name: "asked", Bytes: cborx.Marshal(asked)}, {Name: "open", Bytes: cborx.Marshal(open)}, {Name: "noted", Bytes: cborx.Marshal(noted)},
 	})
+	var effect Effect
+	if b, err := decodeBody(kindEffectIntent, rows[8].Bytes); err != nil || !reflect.DeepEqual(b, Body(asked)) {
+		t.Errorf("%+v: %v", b, err)
+	}
+	if err := cborx.Unmarshal(rows[10].Bytes, &effect); err != nil || !reflect.DeepEqual(effect, noted) {
+		t.Errorf("%+v: %v", effect, err)
+	}
 	for i, want := range []Body{intent, outcome, resolve, step} {
 		b, err := decodeBody(want.kind(), rows[i].Bytes)
 		if err != nil || !reflect.DeepEqual(b, want) || FormatOf(b) != FormatLeases || want.kind() != Kind(50+i) {
@@ -95,7 +105,7 @@ func TestEffectsInTheLog(t *testing.T) {
 	if got, err := job.DecodeSpec(rows[5].Bytes); err != nil || !reflect.DeepEqual(got, sp) || FormatOf(sub) != FormatLeases {
 		t.Errorf("%+v, of log format %d: %v", got, FormatOf(sub), err)
 	}
-	for _, row := range rows[6:] {
+	for _, row := range rows[6:8] {
 		back, err := DecodeState(row.Bytes)
 		if err != nil {
 			t.Fatal(err)

@@ -110,6 +110,8 @@ func (h *helper) effect(kind checkpoint.MessageKind, e checkpoint.EffectNote, wa
 			return err
 		}
 		return exitf(exitAlready, "effect %s is done already", e.Key)
+	case a.Status == checkpoint.StatusOpen:
+		return exitf(exitOpen, "effect %s was begun before in this epoch and has no outcome: it may have been performed; say fyjob effect done or fyjob effect abort first", e.Key)
 	}
 	return h.refused(a)
 }

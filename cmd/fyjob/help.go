@@ -25,7 +25,9 @@ const helpText = `fyjob — tell Forgeyard about checkpoints, from inside a job
                                 before something that cannot be undone (publish, deploy, a
                                 webhook): wait until the site has written down that it is
                                 meant. Perform it only after exit 0. Exit 8: it is done
-                                already, the evidence is printed
+                                already, the evidence is printed. Exit 9: it was begun
+                                before in this epoch and has no outcome, say done or abort
+                                first
   fyjob effect done KEY --evidence FILE
                                 it was performed; the file, a receipt of at most 1024 bytes,
                                 shows it
@@ -61,7 +63,8 @@ A script that saves its state, and also runs where there is no Forgeyard:
 
 Exit codes: 0 done (commit: durable) · 1 no · 2 usage · 3 stored here, not committed yet ·
 4 rejected or failed, the reason is on stderr · 5 stale: another epoch runs this job, stop
-now · 6 not under Forgeyard · 7 a limit was hit · 8 the effect is done already
+now · 6 not under Forgeyard · 7 a limit was hit · 8 the effect is done already · 9 it has
+no outcome yet
 
 After effect begin, 3 means: it is not known to be written down, so do not perform it.
 

@@ -26,6 +26,7 @@ const (
 	exitOutside  = 6
 	exitLimit    = 7
 	exitAlready  = 8
+	exitOpen     = 9
 )
 
 func main() {

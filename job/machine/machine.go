@@ -61,6 +61,33 @@ type Place struct {
 	Machine *Facts `cbor:"3,keyasint,omitempty"` // nil: it does not say
 }
 
+// Bounds of what a place says of itself: many times what any machine has, and little enough
+// for each checkpoint of each job to keep it.
+const (
+	MaxFacts = 256
+	MaxFact  = 256 // bytes
+)
+
+// Bounded says which bound the place breaks, or nil.
+func (p Place) Bounded() error {
+	texts := []string{p.OS, p.Arch}
+	if f := p.Machine; f != nil {
+		texts = append(texts, f.Kernel, f.Libc)
+		for _, list := range [][]string{f.CPU, f.GPUs, f.Tools, f.Devices} {
+			if len(list) > MaxFacts {
+				return fmt.Errorf("a list of %d facts, the bound is %d", len(list), MaxFacts)
+			}
+			texts = append(texts, list...)
+		}
+	}
+	for _, t := range texts {
+		if len(t) > MaxFact {
+			return fmt.Errorf("a fact of %d bytes, the bound is %d", len(t), MaxFact)
+		}
+	}
+	return nil
+}
+
 // Misfit is one thing of which a place has not what it must.
 type Misfit struct {
 	What    string // os, arch, baseline, cpu, gpu, device

@@ -121,7 +121,7 @@ func (s checkpointService) Show(ctx context.Context, r *connect.Request[forgeyar
 			d.TakenBy = memberName(st, e.Runner)
 		}
 	}
-	next, ok, _ := checkpoint.Select(j.Checkpoints)
+	next, ok := j.NextFrom()
 	d.Next = ok && next.Manifest == c.Manifest && !j.Status.Terminal()
 	d.Holders = s.n.Holders(ctx, c.Payload)
 	f := s.judge(ctx, j, c, d)

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +36,20 @@ func TestMisfits(t *testing.T) {
 		}
 		if got := misfits(site.Job{}, c.m); got != nil {
 			t.Errorf("%s, of a job that begins: %q", name, got)
+		}
+	}
+	// What counts is what the next epoch starts from, not what was saved last.
+	for name, k := range map[string]site.Job{
+		"one that always begins anew": {Spec: job.Spec{Interruption: job.Interruption{Retry: job.RetryRestart}}},
+		"one whose effect came before it": {
+			Spec:    job.Spec{EffectRules: job.EffectRules{Default: job.EffectPrior}},
+			Effects: []site.Effect{{Key: "a", State: site.EffectOpen}},
+		},
+	} {
+		k.Checkpoints = slices.Clone(j.Checkpoints)
+		k.Checkpoints[0].Seq = 1
+		if got := misfits(k, runner("arm64", "6.1", "avx")); got != nil {
+			t.Errorf("%s: %q", name, got)
 		}
 	}
 	j.Spec.Resume.Compatibility = machine.Compatibility{CPU: machine.Compatible}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
-	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/devices"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/job/machine"
@@ -200,7 +199,7 @@ func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.D
 // misfits says why the job cannot go on there from its checkpoint: a hard filter, before any
 // thought of where the content is (69§90–92).
 func misfits(j site.Job, m site.Member) []string {
-	k, ok, _ := checkpoint.Select(j.Checkpoints)
+	k, ok := j.NextFrom()
 	if !ok {
 		return nil
 	}
@@ -219,7 +218,7 @@ func misfits(j site.Job, m site.Member) []string {
 
 // onlyDevices are those that the job's checkpoint binds it to; nil: any.
 func onlyDevices(j site.Job) map[forgeyard.DeviceID]bool {
-	k, ok, _ := checkpoint.Select(j.Checkpoints)
+	k, ok := j.NextFrom()
 	if !ok || k.Where == nil || k.Where.Machine == nil || j.Spec.Resume.Compatibility.Device != machine.Exact {
 		return nil
 	}

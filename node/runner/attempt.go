@@ -91,7 +91,9 @@ type Attempt struct {
 	phase     job.Phase
 	state     state // what the state file says
 	until     forgeyard.Instant
-	redact    *redact.Set // nil: there is nothing to take out of the log
+	redact    *redact.Set       // nil: there is nothing to take out of the log
+	lastAsk   uint64            // number of the last request to begin an effect
+	undecided map[string]uint64 // requests that nobody answered, by key and idempotency key
 }
 
 func newAttempt(ctx context.Context, r *Runner, t Task, h Hooks) *Attempt {

@@ -18,17 +18,20 @@ import (
 // Errors have the kinds of a proposal: Stale ends the epoch, Unavailable and Unknown say that
 // nobody decided. Calls may overlap.
 type Ledger interface {
-	// Begin writes down that an effect is about to be performed.
-	Begin(ctx context.Context, key, kind, idem string) (Begun, error)
+	// Begin writes down that an effect is about to be performed. One request has one number,
+	// however often it is repeated for want of an answer.
+	Begin(ctx context.Context, key, kind, idem string, ask uint64) (Begun, error)
 	// Settle writes down what became of one.
 	Settle(ctx context.Context, s Settled) error
 	// CommitStep keeps the result of a step for later epochs, its outputs copied first.
 	CommitStep(ctx context.Context, s CommittedStep) error
 }
 
-// Begun is the answer to an intent. Already: it is done, and not to be done again.
+// Begun is the answer to an intent. Already: it is done, and not to be done again. Open: an
+// earlier request of this epoch began it, and nobody has said what became of it.
 type Begun struct {
 	Already  bool
+	Open     bool
 	Evidence []byte
 }
 
@@ -276,8 +279,12 @@ func (a *Attempt) tellLedger(ctx context.Context, m checkpoint.Message) checkpoi
 		return checkpoint.Answer{Status: checkpoint.StatusRejected, Reason: "the job declares no effects: say effects: protected, or give rules, in the job file"}
 	case m.Kind == checkpoint.MessageEffectBegin:
 		var b Begun
-		if b, err = a.task.Ledger.Begin(ctx, e.Key, e.Kind, e.Idem); b.Already {
+		b, err = a.begin(ctx, e)
+		switch {
+		case b.Already:
 			ans.Status, ans.Evidence = checkpoint.StatusAlready, b.Evidence
+		case b.Open:
+			ans.Status = checkpoint.StatusOpen
 		}
 	case m.Kind == checkpoint.MessageEffectDone:
 		err = a.task.Ledger.Settle(ctx, Settled{Key: e.Key, Outcome: EffectDone, Evidence: e.Evidence})
@@ -299,6 +306,34 @@ func (a *Attempt) tellLedger(ctx context.Context, m checkpoint.Message) checkpoi
 	}
 	a.note("%s %s: %s: %s", m.Kind, e.Key, ans.Status, ans.Reason)
 	return ans
+}
+
+// begin asks for one effect. What nobody decided is asked again as the same request: the
+// program was told not to perform it.
+func (a *Attempt) begin(ctx context.Context, e checkpoint.EffectNote) (Begun, error) {
+	name := e.Key + "\x00" + e.Idem
+	a.mu.Lock()
+	ask, again := a.undecided[name]
+	if !again {
+		a.lastAsk++
+		ask = a.lastAsk
+	}
+	a.mu.Unlock()
+	b, err := a.task.Ledger.Begin(ctx, e.Key, e.Kind, e.Idem, ask)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch forgeyard.KindOf(err) {
+	case forgeyard.Unavailable, forgeyard.Unknown, forgeyard.Interrupted:
+		if a.undecided == nil {
+			a.undecided = map[string]uint64{}
+		}
+		if len(a.undecided) < job.MaxEffects {
+			a.undecided[name] = ask
+		}
+	default:
+		delete(a.undecided, name)
+	}
+	return b, err
 }
 
 const (

@@ -32,6 +32,8 @@ type siteLog struct {
 	sp    job.Spec
 	// down: nobody decides.
 	down bool
+	// silent: what was decided is not answered.
+	silent bool
 }
 
 const (
@@ -107,10 +109,13 @@ func (l *siteLog) lost() {
 	l.must(site.Expire{Job: l.job, Lease: l.now().Lease.Authority.Lease, Certain: true})
 }
 
-func (l *siteLog) Begin(_ context.Context, key, kind, idem string) (Begun, error) {
-	r := l.apply(site.EffectIntent{Authority: l.now().Lease.Authority, Key: key, Kind: kind, Idem: idem})
+func (l *siteLog) Begin(_ context.Context, key, kind, idem string, ask uint64) (Begun, error) {
+	r := l.apply(site.EffectIntent{Authority: l.now().Lease.Authority, Key: key, Kind: kind, Idem: idem, Ask: ask})
+	if l.silent { // it is written down, and its answer is lost
+		return Begun{}, forgeyard.Errorf("propose", forgeyard.Unknown, "nobody knows")
+	}
 	v, err := site.Value[site.EffectBegun](r)
-	return Begun{Already: v.Already, Evidence: v.Evidence}, err
+	return Begun{Already: v.Already, Open: v.Open, Evidence: v.Evidence}, err
 }
 
 func (l *siteLog) Settle(_ context.Context, s Settled) error {
@@ -162,7 +167,7 @@ echo token $FORGEYARD_FENCE_TOKEN $FORGEYARD_FENCE`))
 		t.Fatalf("%+v %s", r, b.text(a))
 	}
 	auth := l.now().Lease.Authority
-	want := fmt.Sprintf("begin committed\nagain committed\nother rejected\ndone committed\nalready already\nbad rejected\nlate committed\nabort committed\ntoken %d site.%s.1\n", l.now().Lease.Token, auth.Attempt)
+	want := fmt.Sprintf("begin committed\nagain open\nother rejected\ndone committed\nalready already\nbad rejected\nlate committed\nabort committed\ntoken %d site.%s.1\n", l.now().Lease.Token, auth.Attempt)
 	if got := b.stdout(a); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -212,6 +217,43 @@ kill -9 $$`))
 	}
 }
 
+// A program that begins one effect twice in an epoch is not told to go twice; one that was
+// given no answer asks again, and is.
+func TestBegunTwiceInAnEpoch(t *testing.T) {
+	b := newBench(t)
+	l := b.log(effectSpec(job.EffectRules{Default: job.EffectReconcile}, "sleep 600"))
+	a := b.start(l.grant())
+	tell := func(kind checkpoint.MessageKind, key string) checkpoint.Status {
+		e := checkpoint.EffectNote{Key: key}
+		if kind == checkpoint.MessageEffectBegin {
+			e.Idem = "k1"
+		}
+		return a.tellLedger(t.Context(), checkpoint.Message{Kind: kind, Effect: &e}).Status
+	}
+	for i, step := range []struct {
+		kind   checkpoint.MessageKind
+		key    string
+		silent bool
+		want   checkpoint.Status
+	}{
+		{checkpoint.MessageEffectBegin, "a", false, checkpoint.StatusCommitted},
+		{checkpoint.MessageEffectBegin, "a", false, checkpoint.StatusOpen},
+		{checkpoint.MessageEffectAbort, "a", false, checkpoint.StatusCommitted},
+		{checkpoint.MessageEffectBegin, "a", false, checkpoint.StatusCommitted},
+		{checkpoint.MessageEffectBegin, "b", true, checkpoint.StatusStaged},
+		{checkpoint.MessageEffectBegin, "b", true, checkpoint.StatusStaged},
+		{checkpoint.MessageEffectBegin, "b", false, checkpoint.StatusCommitted},
+		{checkpoint.MessageEffectBegin, "b", false, checkpoint.StatusOpen},
+	} {
+		l.silent = step.silent
+		if got := tell(step.kind, step.key); got != step.want {
+			t.Errorf("%d: %s %s: %s, not %s", i, step.kind, step.key, got, step.want)
+		}
+	}
+	a.LeaseEnded()
+	b.wait(a)
+}
+
 // Before anything of a new epoch runs, the runner looks for what became of every intent, in
 // the job's own sandbox and under the new epoch (CK-164, CK-306).
 func TestReconcileBeforeTheFirstStep(t *testing.T) {
@@ -224,7 +266,7 @@ func TestReconcileBeforeTheFirstStep(t *testing.T) {
 	l := b.log(effectSpec(rules, `echo ran in $FORGEYARD_EPOCH`))
 	begin := func(keys ...string) {
 		for _, k := range keys {
-			if _, err := l.Begin(t.Context(), k, "publish", "k1"); err != nil {
+			if _, err := l.Begin(t.Context(), k, "publish", "k1", 1); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -280,7 +322,7 @@ func TestLeaseLostWhileReconciling(t *testing.T) {
 	b := newBench(t)
 	l := b.log(effectSpec(job.EffectRules{Keys: []job.EffectDecl{{Key: "a", Policy: job.EffectReconcile, Reconcile: []string{"/bin/sh", "-c", "echo looks; sleep 600"}}}}, "echo ran"))
 	l.grant()
-	if _, err := l.Begin(t.Context(), "a", "", "k"); err != nil {
+	if _, err := l.Begin(t.Context(), "a", "", "k", 1); err != nil {
 		t.Fatal(err)
 	}
 	l.lost()

@@ -102,7 +102,7 @@ func (a *Attempt) beginStep(i int, s job.Step) (bool, *verdict) {
 	defer cancel()
 	var b Begun
 	err := a.retry(ctx, "begin step "+s.Name, func(ctx context.Context) (err error) {
-		b, err = a.task.Ledger.Begin(ctx, job.StepEffect(s.Name), "step", fmt.Sprintf("%s/%d", a.task.Authority.Spec.Hex()[:32], i))
+		b, err = a.begin(ctx, checkpoint.EffectNote{Key: job.StepEffect(s.Name), Kind: "step", Idem: fmt.Sprintf("%s/%d", a.task.Authority.Spec.Hex()[:32], i)})
 		return err
 	}, decided)
 	if v := a.interrupted(); v != nil {
@@ -114,6 +114,8 @@ func (a *Attempt) beginStep(i int, s job.Step) (bool, *verdict) {
 		return false, a.interrupted()
 	case err != nil:
 		return false, &verdict{end: EndReconcile, message: forgeyard.Clip(fmt.Sprintf("step %s was not begun: %v", s.Name, err), maxMessage)}
+	case b.Open:
+		return false, &verdict{end: EndReconcile, message: forgeyard.Clip(fmt.Sprintf("step %s was begun in this epoch by another step, and has no outcome", s.Name), maxMessage)}
 	case b.Already:
 		a.pass(i, s, job.StepResult{Name: s.Name}, "it is done")
 	}
