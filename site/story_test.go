@@ -27,9 +27,33 @@ func TestStories(t *testing.T) {
 		s := newStory(t)
 		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string {
 			s.t, s.td = t, td
-			return s.run()
+			out := s.run()
+			if s.broken != nil {
+				t.Fatalf("%s: %v", td.Pos, s.broken)
+			}
+			return out
 		})
 	})
+}
+
+// chainOfEpochs: each epoch of a job is in its history, one after the other, with what it went
+// on from (CK-368, CK-388).
+func chainOfEpochs(s *State) error {
+	for _, j := range s.Jobs.All() {
+		if j.Epoch == 0 {
+			continue
+		}
+		n := len(j.History)
+		if n == 0 || j.History[n-1].Epoch != j.Epoch || j.Lease.Live() && j.History[n-1].Resumed != j.ResumeFrom {
+			return fmt.Errorf("job %s is at epoch %d and went on from %s: its history does not say so", j.ID, j.Epoch, j.ResumeFrom.Short())
+		}
+		for i := 1; i < n; i++ {
+			if j.History[i].Epoch != j.History[i-1].Epoch+1 {
+				return fmt.Errorf("job %s: epoch %d comes after %d", j.ID, j.History[i].Epoch, j.History[i-1].Epoch)
+			}
+		}
+	}
+	return nil
 }
 
 // story is a site that commands are applied to, and the names by which the transcript
@@ -44,6 +68,9 @@ type story struct {
 	ids   map[string]string
 	held  map[string]forgeyard.Authority // "job/epoch"
 	last  []byte                         // the last entry, for `again`
+	rules applies                        // nil: the honest ones
+
+	broken error // what does not hold after one of the entries
 }
 
 func newStory(t *testing.T) *story {
@@ -125,7 +152,11 @@ func (s *story) run() string {
 func (s *story) apply(out *strings.Builder, raw []byte) {
 	s.index++
 	before, hash := s.s, s.s.Hash()
-	next, r := before.ApplyEntry(s.index, s.num("entry-term", 1), raw)
+	rules := (*State).ApplyEntry
+	if s.rules != nil {
+		rules = s.rules
+	}
+	next, r := rules(before, s.index, s.num("entry-term", 1), raw)
 	s.last = raw
 	if before.Hash() != hash {
 		s.t.Fatalf("%s: the state before was written into", s.td.Pos)
@@ -136,6 +167,9 @@ func (s *story) apply(out *strings.Builder, raw []byte) {
 	}
 	if err := r.Err(); err != nil && !sameButMemory(before, next) {
 		s.t.Fatalf("%s: the command was refused and changed something", s.td.Pos)
+	}
+	if err := chainOfEpochs(next); err != nil && s.broken == nil {
+		s.broken = err
 	}
 	s.s = again // every story goes on from a snapshot
 	s.learn(r)
@@ -514,6 +548,9 @@ func (s *story) body() Body {
 		switch s.arg("set", "") {
 		case "draining":
 			b.Draining = &yes
+			if s.td.HasArg("deadline") { // counted from the story's begin
+				b.Deadline = forgeyard.WallOf(newStory(s.t).at.Add(s.span("deadline")))
+			}
 		case "disabled":
 			b.Disabled = &yes
 		case "removed":
