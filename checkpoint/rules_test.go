@@ -53,28 +53,82 @@ func scan[T any](t testing.TB, td *datadriven.TestData, key string, v T) T {
 func TestStories(t *testing.T) {
 	datadriven.Walk(t, "testdata/stories", func(t *testing.T, path string) {
 		s := &story{t: t, contract: contract(t, declared(), checkpoint.Limits{})}
-		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string {
-			switch td.Cmd {
-			case "check":
-				return s.check(td)
-			case "usable":
-				return s.usable(td)
-			case "select":
-				return s.choose(td)
-			case "keep":
-				return s.keep(td)
-			default:
-				return s.change(td)
-			}
-		})
+		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string { return s.run(td) })
 	})
+}
+
+// fault is what is wrong in one place before the rules see it, or with what they say.
+type fault struct {
+	marker  func(*checkpoint.Marker, *checkpoint.Current, []checkpoint.Entry)
+	usable  func(*checkpoint.Manifest, *checkpoint.Target)
+	finding func(checkpoint.Finding) checkpoint.Finding
+}
+
+func (f fault) says(x checkpoint.Finding) checkpoint.Finding {
+	if f.finding != nil {
+		return f.finding(x)
+	}
+	return x
+}
+
+// A transcript that does not change with the rule that it is about shows nothing.
+func TestStoriesCatchFaults(t *testing.T) {
+	for _, c := range []struct {
+		name, story string
+		fault       fault
+	}{
+		{"what it was taken of is not compared", "usable.txt", fault{usable: func(m *checkpoint.Manifest, t *checkpoint.Target) { m.Spec = t.Spec }}},
+		{"a checkpoint serves every job, as a cache does", "usable.txt", fault{usable: func(m *checkpoint.Manifest, t *checkpoint.Target) { m.Job, m.Attempt = t.Job, t.Attempt }}},
+		{"where it was taken is not compared", "usable.txt", fault{usable: func(m *checkpoint.Manifest, t *checkpoint.Target) { m.OS, m.Arch = t.OS, t.Arch }}},
+		{"what is not known counts as valid", "usable.txt", fault{finding: func(f checkpoint.Finding) checkpoint.Finding {
+			if f.Verdict == checkpoint.Unknown {
+				f.Verdict = checkpoint.Valid
+			}
+			return f
+		}}},
+		{"what is missing is not missed", "marker_verdicts.txt", fault{marker: func(m *checkpoint.Marker, _ *checkpoint.Current, have []checkpoint.Entry) {
+			m.Files = slices.DeleteFunc(m.Files, func(f checkpoint.File) bool {
+				return !slices.ContainsFunc(have, func(e checkpoint.Entry) bool { return e.Path == f.Path })
+			})
+		}}},
+		{"the epoch that sealed it is not compared", "marker_verdicts.txt", fault{marker: func(m *checkpoint.Marker, cur *checkpoint.Current, _ []checkpoint.Entry) { m.Epoch = cur.Epoch }}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, caught := &story{t: t, contract: contract(t, declared(), checkpoint.Limits{}), fault: c.fault}, ""
+			datadriven.RunTest(t, "testdata/stories/"+c.story, func(t *testing.T, td *datadriven.TestData) string {
+				if out := s.run(td); caught == "" && strings.TrimSpace(out) != strings.TrimSpace(td.Expected) {
+					caught = td.Pos + " says " + out
+				}
+				return td.Expected
+			})
+			if caught == "" {
+				t.Errorf("%s holds with it", c.story)
+			}
+			t.Log(caught)
+		})
+	}
 }
 
 type story struct {
 	t        testing.TB
 	contract checkpoint.Contract
+	fault    fault
 	history  []checkpoint.Commit
 	names    map[forgeyard.Digest]string
+}
+
+func (s *story) run(td *datadriven.TestData) string {
+	switch td.Cmd {
+	case "check":
+		return s.check(td)
+	case "usable":
+		return s.usable(td)
+	case "select":
+		return s.choose(td)
+	case "keep":
+		return s.keep(td)
+	}
+	return s.change(td)
 }
 
 // check: `check [epoch=] [attempt=] [seq=] [slot=] [last=] [mode=] [format=] [consistency=] [quiesced=] [effects=] [parent=]`
@@ -108,7 +162,10 @@ func (s *story) check(td *datadriven.TestData) string {
 		}
 	}
 	cur := checkpoint.Current{Attempt: attempt(scan(t, td, "current", "A")), Epoch: uint64(scan(t, td, "current-epoch", 2)), LastSeq: scan(t, td, "last", 4)}
-	f := checkpoint.CheckMarker(m, scan(t, td, "slot", m.Seq), cur, s.contract, have)
+	if s.fault.marker != nil {
+		s.fault.marker(&m, &cur, have)
+	}
+	f := s.fault.says(checkpoint.CheckMarker(m, scan(t, td, "slot", m.Seq), cur, s.contract, have))
 	return f.String() + "\nanswer " + string(f.Status())
 }
 
@@ -149,7 +206,10 @@ func (s *story) usable(td *datadriven.TestData) string {
 		target.Contract = contract(s.t, job.Resume{Mode: job.ResumeRestartStage}, checkpoint.Limits{})
 		target.Contract.ID = id
 	}
-	return checkpoint.Usable(m, target).String()
+	if s.fault.usable != nil {
+		s.fault.usable(&m, &target)
+	}
+	return s.fault.says(checkpoint.Usable(m, target)).String()
 }
 
 func (s *story) name(id string) forgeyard.Digest {

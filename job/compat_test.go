@@ -68,6 +68,34 @@ func TestModesByName(t *testing.T) {
 	}
 }
 
+// CK-373, CK-380, CK-394: nothing but the program's own checkpoints is promised. The fault takes
+// a snapshot of a machine, of files or of a process for one of them, and is seen.
+func TestNoSnapshotIsTakenForACheckpoint(t *testing.T) {
+	accepted := func(decode func(Spec) error) (out []string) {
+		for _, mode := range []ResumeMode{"filesystem-snapshot", "vm-snapshot", "process-snapshot", "custom"} {
+			s := Spec{Steps: []Step{{Name: "s", Run: []string{"true"}}}, Resume: Resume{Mode: mode}, Secrets: []SecretRef{{Name: "pin", Env: "PIN"}}}.Defaulted()
+			if decode(s) == nil {
+				out = append(out, string(mode))
+			}
+		}
+		return out
+	}
+	honest := func(s Spec) error {
+		_, err := DecodeSpec(s.Canonical())
+		return err
+	}
+	if got := accepted(honest); got != nil {
+		t.Errorf("accepted: %v", got)
+	}
+	faulty := func(s Spec) error {
+		s.Resume.Mode = ResumeApplication
+		return honest(s)
+	}
+	if got := accepted(faulty); len(got) != 4 {
+		t.Errorf("of the fault only %v is seen", got)
+	}
+}
+
 // CK-076 077 078 194: the file says it in the words of the protocol; hardware is short for three.
 func TestCompatibilityOfAFile(t *testing.T) {
 	f := FileResume{

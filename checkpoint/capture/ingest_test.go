@@ -460,3 +460,25 @@ func TestRestoreRefusesLies(t *testing.T) {
 		}
 	}
 }
+
+// CK-379: what the store gets has no secret's value in it. The fault forgets which values were
+// resolved, and is seen.
+func TestSecretsAreLookedFor(t *testing.T) {
+	kept := func(fault bool) bool {
+		store, e := newMemory(), expect(t)
+		if fault {
+			e.Secrets = nil
+		}
+		_, err := capture.IngestSealed(t.Context(), store, newSlot(t, map[string]string{"state": "token=" + secret}).dir, e)
+		if (err == nil) != fault {
+			t.Errorf("with the fault %v: %v", fault, err)
+		}
+		return store.contains(secret)
+	}
+	if kept(false) {
+		t.Error("the store has the secret")
+	}
+	if !kept(true) {
+		t.Error("the fault is not seen")
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/site"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
@@ -764,5 +765,39 @@ func TestCheckpointsDrawTheirJob(t *testing.T) {
 				t.Fatalf("%s with %d checkpoints", j.Status, len(j.Checkpoints))
 			}
 		})
+	}
+}
+
+// CK-384, CK-385: a runner that has the checkpoint and cannot go on from it is not taken for its
+// having it. The fault forgets where the checkpoint was taken, and is seen.
+func TestNearIsNotFit(t *testing.T) {
+	chosen := func(fault bool) string {
+		r := newRig(t)
+		r.s.Config.Durability.AcceptFewer = true
+		for i, arch := range []string{"amd64", "arm64"} {
+			m, _ := r.s.Members.Get(r.r[i])
+			m.Caps.OS, m.Caps.Arch = "linux", arch
+			r.s.Members = r.s.Members.Put(m.Runner, m)
+		}
+		id := r.submit(func(s *job.Spec) { s.Resume.Mode = job.ResumeApplication })
+		a := r.held(id)
+		what := cas.Sum([]byte("what"))
+		commit := checkpoint.Commit{
+			Seq: 1, Manifest: what, Payload: what, Marker: what, Bytes: 1, Attempt: a.Attempt, Epoch: 1, Replicas: []forgeyard.RunnerID{r.r[1]}, Consistency: checkpoint.Application,
+			Where: &machine.Place{OS: "linux", Arch: "amd64"},
+		}
+		if fault {
+			commit.Where = nil
+		}
+		r.apply(site.Checkpoint{Authority: a, Commit: commit})
+		r.apply(site.Expire{Job: id, Lease: a.Lease, Certain: true})
+		r.hello()
+		return r.step()
+	}
+	if got := chosen(false); !strings.Contains(got, "offer to n1") {
+		t.Errorf("it goes on from amd64: %s", got)
+	}
+	if got := chosen(true); !strings.Contains(got, "offer to n2") {
+		t.Errorf("the fault is not seen: %s", got)
 	}
 }
