@@ -73,7 +73,7 @@ func TestModesByName(t *testing.T) {
 func TestNoSnapshotIsTakenForACheckpoint(t *testing.T) {
 	accepted := func(decode func(Spec) error) (out []string) {
 		for _, mode := range []ResumeMode{"filesystem-snapshot", "vm-snapshot", "process-snapshot", "custom"} {
-			s := Spec{Steps: []Step{{Name: "s", Run: []string{"true"}}}, Resume: Resume{Mode: mode}, Secrets: []SecretRef{{Name: "pin", Env: "PIN"}}}.Defaulted()
+			s := Spec{Steps: []Step{{Name: "s", Run: []string{"true"}}}, Resume: Resume{Mode: mode}}.Defaulted()
 			if decode(s) == nil {
 				out = append(out, string(mode))
 			}
@@ -89,7 +89,7 @@ func TestNoSnapshotIsTakenForACheckpoint(t *testing.T) {
 	}
 	faulty := func(s Spec) error {
 		s.Resume.Mode = ResumeApplication
-		return honest(s)
+		return honest(s.Defaulted())
 	}
 	if got := accepted(faulty); len(got) != 4 {
 		t.Errorf("of the fault only %v is seen", got)
