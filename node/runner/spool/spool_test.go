@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -265,6 +266,102 @@ func TestSlowReaderNeverBlocks(t *testing.T) {
 	if n := <-done; n != 301 {
 		t.Errorf("the reader got %d frames", n)
 	}
+}
+
+// RA-244, RA-245, RA-447, RA-513, RA-558: a reader stands still for an hour while nine times more
+// is printed than the spool may hold. The writer is never held back, at no moment is more on
+// the disk than the bound and a segment, and the reader goes on where it stood: what
+// is not in the spool any more is in the store, and no frame is missing.
+func TestReaderStallsForAnHour(t *testing.T) {
+	const limit, hour = 8 << 20, 3600
+	dir := filepath.Join(t.TempDir(), "s")
+	s, st := open(t, Config{Dir: dir, Limit: limit}), store(t)
+	clk := s.cfg.Clock.(*clock.Manual)
+	next, stop := iter.Pull2(s.Tail(t.Context(), 1, true))
+	defer stop()
+	add(t, s, "0")
+	first, err, ok := next()
+	if !ok || err != nil || first.Seq != 1 {
+		t.Fatalf("%+v %v", first, err)
+	}
+	line, most := strings.Repeat("y", 20_000), int64(0)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for i := range hour { // on one goroutine: a writer that is held back waits for as long as ctx
+		clk.Advance(time.Second)
+		if err := s.Append(ctx, Stdout, 1, []byte(line)); err != nil {
+			t.Fatal(err)
+		}
+		if i%60 == 59 {
+			if _, err := s.FlushFull(t.Context(), st); err != nil {
+				t.Fatal(err)
+			}
+		}
+		most = max(most, sizeOf(t, dir))
+	}
+	if most > limit+segmentBytes {
+		t.Errorf("%d bytes were on the disk at once, the bound is %d", most, limit)
+	}
+	last := first
+	for {
+		f, err, ok := next()
+		if !ok {
+			t.Fatal("the log is over")
+		}
+		if err != nil {
+			if forgeyard.KindOf(err) != forgeyard.NotFound {
+				t.Fatal(err)
+			}
+			break // it was given back meanwhile
+		}
+		if f.Seq != last.Seq+1 {
+			t.Fatalf("frame %d follows %d", f.Seq, last.Seq)
+		}
+		last = f
+	}
+	for _, c := range s.Chunks() {
+		if c.LastSeq <= last.Seq {
+			continue
+		}
+		o, err := st.Open(t.Context(), c.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for f, err := range DecodeFrames(o) {
+			if err != nil || f.Seq > last.Seq+1 {
+				t.Fatalf("frame %d follows %d: %v", f.Seq, last.Seq, err)
+			}
+			if f.Seq > last.Seq {
+				last = f
+			}
+		}
+		o.Close()
+	}
+	for f, err := range s.Tail(t.Context(), last.Seq+1, false) {
+		if err != nil || f.Seq != last.Seq+1 {
+			t.Fatalf("frame %d follows %d: %v", f.Seq, last.Seq, err)
+		}
+		last = f
+	}
+	if took := last.At.Time().Sub(first.At.Time()); last.Seq != hour+1 || took != time.Hour {
+		t.Errorf("it ended with frame %d, %s after the first", last.Seq, took)
+	}
+}
+
+func sizeOf(t *testing.T, dir string) (n int64) {
+	t.Helper()
+	l, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range l {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += info.Size()
+	}
+	return n
 }
 
 func TestFlushAndChunks(t *testing.T) {
