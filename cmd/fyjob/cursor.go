@@ -106,7 +106,7 @@ func (h *helper) state(s suite) (cursor.State, error) {
 	return cursor.Fold(s.plan, all, s.binding.Isolation, h.epoch)
 }
 
-const planUsage = "fyjob cursor plan [--format list|go|pytest] [--binary FILE]... [-- COMMAND...]"
+const planUsage = "fyjob cursor plan [--format list|go|pytest|cargo|nextest] [--binary FILE]... [-- COMMAND...]"
 
 // cursorPlan writes the list of tests: from standard input, or from what a command lists.
 func (h *helper) cursorPlan(args []string) error {
@@ -129,13 +129,18 @@ func (h *helper) cursorPlan(args []string) error {
 		p, binary, err = h.goPlan(command)
 	case *format == "pytest" && len(command) > 0:
 		p, err = pytestPlan(command)
+	case (*format == "cargo" || *format == "nextest") && len(command) > 0:
+		var tests []cursor.RustTest
+		if tests, err = rustTests(*format, command); err == nil {
+			p, binary, err = rustPlan(tests)
+		}
 	case *format == "list" && len(command) == 0:
 		var b []byte
 		if b, err = io.ReadAll(io.LimitReader(os.Stdin, cursor.MaxBytes+1)); err == nil {
 			p, err = cursor.ParsePlan(b)
 		}
 	default:
-		return exitf(exitUsage, "format %q with the command %q: list reads standard input, go and pytest need a command; usage: %s", *format, command, planUsage)
+		return exitf(exitUsage, "format %q with the command %q: list reads standard input, all others need a command; usage: %s", *format, command, planUsage)
 	}
 	if err != nil {
 		return err

@@ -251,6 +251,85 @@ func TestB2(t *testing.T) { ran(t) }
 	}
 }
 
+// CK-175: the tests of a Rust workspace go on test by test, each in a process of its own, over a
+// library and a test program of it; another build begins anew.
+func TestCursorOfCargo(t *testing.T) {
+	if out, err := exec.Command("cargo", "--version").CombinedOutput(); err != nil {
+		needs.Lacking(t, "cargo: %v %s", err, out)
+	}
+	home, err := os.UserHomeDir()
+	check(t, err)
+	s := framework(t, job.Isolated)
+	src := filepath.Join(s.bin, "src")
+	write(t, filepath.Join(src, "Cargo.toml"), "[package]\nname = \"c\"\nversion = \"0.1.0\"\nedition = \"2021\"\n")
+	const lib = `
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, io::Write, process};
+    fn ran(name: &str) {
+        let f = fs::OpenOptions::new().append(true).create(true).open(env::var("RAN").unwrap());
+        writeln!(f.unwrap(), "{}@{}", name, env::var("FORGEYARD_EPOCH").unwrap()).unwrap();
+    }
+    #[test] fn a() { ran("a"); assert!(env::var("CARGO_MANIFEST_DIR").unwrap().ends_with("src")); }
+    #[test] fn b() { ran("b"); panic!("it fails") }
+    #[test] fn c() {
+        ran("c");
+        if env::var("FORGEYARD_EPOCH").unwrap() == "1" {
+            process::Command::new("kill").args(["-9", "--", "0"]).status().unwrap();
+        }
+    }
+    #[test] #[ignore] fn never() { ran("never"); }
+}
+`
+	write(t, filepath.Join(src, "src/lib.rs"), lib)
+	write(t, filepath.Join(src, "tests/whole.rs"), "#[test] fn d() { std::process::abort() }\n#[test] fn e() {}\n")
+	env := "cd " + src + "; export CARGO_HOME=" + filepath.Join(home, ".cargo") + " RUSTUP_HOME=" + filepath.Join(home, ".rustup") + " CARGO_NET_OFFLINE=true; "
+	run := []string{"/bin/sh", "-euc", env + "fyjob cursor run --format cargo --report $OLDPWD/r.json -- cargo test"}
+	if code, _ := s.tests(run...); code != -1 {
+		t.Fatalf("exit %d, it was to be killed", code)
+	}
+	if d := s.history[0].Progress; d.Done != 2 || d.Total != 5 {
+		t.Fatalf("%+v", d)
+	}
+	code, out := s.tests(run...)
+	if code != exitNo || !strings.Contains(out, "5 tests: 3 passed, 1 failed, 0 skipped, 1 errors, 0 missing; 2 carried over") {
+		t.Fatalf("exit %d", code)
+	}
+	if got := strings.Join(s.ran(), " "); got != "a@1 b@1 c@1 c@2" {
+		t.Errorf("ran %s", got)
+	}
+	if r := s.readReport("r.json"); r.Results[0].ID != "c::tests::a" || r.Results[3].ID != "c::whole::d" || r.Results[3].Outcome != cursor.Error {
+		t.Errorf("%+v", r.Results)
+	}
+	write(t, filepath.Join(src, "tests/whole.rs"), "#[test] fn d() {}\n#[test] fn e() {}\n")
+	if _, out = s.tests(run...); !strings.Contains(out, "every test runs again: test-binary") || !strings.Contains(out, "0 carried over") {
+		t.Errorf("another build is carried on: %s", out)
+	}
+}
+
+// CK-175: what nextest lists is run by the programs that it names; the rest of its command is its
+// own. Here a cargo of the test answers for it.
+func TestCursorOfNextest(t *testing.T) {
+	s := framework(t, job.Isolated)
+	dir := filepath.Join(s.bin, "src")
+	write(t, filepath.Join(dir, "prog"), "#!/bin/sh\necho \"$PWD $*\" | sed \"s|$HOME/||; s/ /,/g\" >>\"$RAN\"\n[ $2 != fails ]\n")
+	write(t, filepath.Join(dir, "list.json"), `{"rust-suites": {"c": {"binary-path": "`+dir+`/prog", "cwd": "`+dir+`", "testcases": {
+ "good": {"filter-match": {"status": "matches"}}, "fails": {"filter-match": {"status": "matches"}}, "other": {"filter-match": {"status": "mismatch"}}}}}}`)
+	write(t, filepath.Join(dir, "cargo"), "#!/bin/sh\n[ \"$*\" = 'nextest list --message-format=json -E all()' ] && cat "+dir+"/list.json\n")
+	code, out := s.tests("/bin/sh", "-euc", "fyjob cursor run --format nextest -- "+dir+"/cargo nextest list -E 'all()'")
+	if code != exitNo || !strings.Contains(out, "2 tests: 1 passed, 1 failed") {
+		t.Fatalf("exit %d", code)
+	}
+	if got := strings.Join(s.ran(), " "); got != "src,--exact,fails,--nocapture src,--exact,good,--nocapture" {
+		t.Errorf("ran %s", got)
+	}
+	for _, command := range []string{"cargo test", "cargo nextest run", "cargo nextest list -- x", "go nextest list"} {
+		if code, out := s.tests("/bin/sh", "-uc", "fyjob cursor run --format nextest -- "+command); code != 2 {
+			t.Errorf("%s: exit %d %s", command, code, out)
+		}
+	}
+}
+
 // CK-175: the plugin in docs/examples, with a suite that was cut.
 func TestCursorOfPytest(t *testing.T) {
 	const python = "/usr/bin/python3"

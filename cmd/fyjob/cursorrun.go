@@ -26,7 +26,7 @@ const exitSkip = 77
 // errStop ends a run because the job is asked to end.
 var errStop = errors.New("the job is asked to end")
 
-const runUsage = "fyjob cursor run --format list|go [--report FILE] -- COMMAND..."
+const runUsage = "fyjob cursor run --format list|go|cargo|nextest [--report FILE] -- COMMAND..."
 
 // cursorRun runs what remains of the list, and exits with 0 if every test of it ended well,
 // in this epoch or an older one.
@@ -37,22 +37,7 @@ func (h *helper) cursorRun(args []string) error {
 	if _, err := parse(flags, own, 0, runUsage); err != nil {
 		return err
 	}
-	if len(command) == 0 || (*format != "list" && *format != "go") {
-		return exitf(exitUsage, "format %q with the command %q; usage: %s", *format, command, runUsage)
-	}
-	var s suite
-	var err error
-	run := h.runEach
-	if *format == "go" {
-		p, binary, perr := h.goPlan(command)
-		if perr != nil {
-			return perr
-		}
-		s, err = h.setPlan(p, binary)
-		run = h.runGo
-	} else {
-		s, err = h.loadSuite()
-	}
+	s, run, err := h.prepared(*format, command)
 	if err != nil {
 		return err
 	}
@@ -69,6 +54,38 @@ func (h *helper) cursorRun(args []string) error {
 		return err
 	}
 	return h.summary(s)
+}
+
+// prepared makes the list of a format that has its own, or reads the one that is there, and says
+// how it runs.
+func (h *helper) prepared(format string, command []string) (s suite, run func(suite, []string) error, err error) {
+	if len(command) == 0 {
+		format = ""
+	}
+	switch format {
+	case "list":
+		s, err = h.loadSuite()
+		return s, h.runEach, err
+	case "go":
+		p, binary, err := h.goPlan(command)
+		if err != nil {
+			return s, nil, err
+		}
+		s, err = h.setPlan(p, binary)
+		return s, h.runGo, err
+	case "cargo", "nextest":
+		tests, err := rustTests(format, command)
+		if err != nil {
+			return s, nil, err
+		}
+		p, binary, err := rustPlan(tests)
+		if err != nil {
+			return s, nil, err
+		}
+		s, err = h.setPlan(p, binary)
+		return s, h.rustRun(tests), err
+	}
+	return s, nil, exitf(exitUsage, "format %q with the command %q; usage: %s", format, command, runUsage)
 }
 
 // summary tells the end in one line.
@@ -105,6 +122,14 @@ func (h *helper) end(s suite, id string, o cursor.Outcome) error {
 
 // runEach runs the command once for each test.
 func (h *helper) runEach(s suite, command []string) error {
+	return h.eachTest(s, func(id string) *exec.Cmd {
+		return exec.Command(command[0], append(slices.Clone(command[1:]), id)...)
+	})
+}
+
+// eachTest runs what remains, each test by a command of its own, and records each before and
+// behind.
+func (h *helper) eachTest(s suite, command func(id string) *exec.Cmd) error {
 	st, err := h.state(s)
 	if err != nil {
 		return err
@@ -116,7 +141,7 @@ func (h *helper) runEach(s suite, command []string) error {
 		if err := h.recordIn(s, id, cursor.Start, "", ""); err != nil {
 			return err
 		}
-		cmd := exec.Command(command[0], append(slices.Clone(command[1:]), id)...)
+		cmd := command(id)
 		cmd.Stdout, cmd.Stderr = h.out, os.Stderr
 		outcome := cursor.Pass
 		if err := cmd.Run(); err != nil {

@@ -32,16 +32,17 @@ const helpText = `fyjob — tell Forgeyard about checkpoints, from inside a job
                                 it was performed; the file, a receipt of at most 1024 bytes,
                                 shows it
   fyjob effect abort KEY        it was certainly not performed
-  fyjob cursor plan [--format list|go|pytest] [--binary FILE] [-- COMMAND...]
+  fyjob cursor plan [--format list|go|pytest|cargo|nextest] [--binary FILE] [-- COMMAND...]
                                 in mode framework: the list of tests, one a line, from
                                 standard input or from what a command lists
   fyjob cursor next             print the tests that remain; exit 1: none does
   fyjob cursor start ID         a test begins
   fyjob cursor done ID --outcome pass|fail|skip|error [--evidence TEXT]
                                 it has ended; returns when that is on the disk
-  fyjob cursor run --format list|go [--report FILE] -- COMMAND...
-                                run what remains: COMMAND ID for each test of the list, or
-                                "go test" with its flags and packages
+  fyjob cursor run --format list|go|cargo|nextest [--report FILE] -- COMMAND...
+                                run what remains: COMMAND ID for each test of the list,
+                                "go test" with its flags and packages, or each test of
+                                what "cargo test" builds or "cargo nextest list" lists
   fyjob cursor report [--to FILE]
                                 every test with its result
   fyjob mark set NAME           $FORGEYARD_MARK of the next epoch; returns when the site
