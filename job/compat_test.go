@@ -71,6 +71,7 @@ func TestModesByName(t *testing.T) {
 // CK-373, CK-380, CK-394: nothing but the program's own checkpoints is promised. The fault takes
 // a snapshot of a machine, of files or of a process for one of them, and is seen.
 func TestNoSnapshotIsTakenForACheckpoint(t *testing.T) {
+	const named = "a snapshot is taken for a checkpoint"
 	accepted := func(decode func(Spec) error) (out []string) {
 		for _, mode := range []ResumeMode{"filesystem-snapshot", "vm-snapshot", "process-snapshot", "custom"} {
 			s := Spec{Steps: []Step{{Name: "s", Run: []string{"true"}}}, Resume: Resume{Mode: mode}}.Defaulted()
@@ -92,7 +93,7 @@ func TestNoSnapshotIsTakenForACheckpoint(t *testing.T) {
 		return honest(s.Defaulted())
 	}
 	if got := accepted(faulty); len(got) != 4 {
-		t.Errorf("of the fault only %v is seen", got)
+		t.Errorf("%s: only %v is seen", named, got)
 	}
 }
 

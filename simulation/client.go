@@ -17,6 +17,7 @@ type client struct {
 	lost    int                        // acknowledged, and not there after a forced recovery
 	open    int                        // submissions without an answer
 	drained []forgeyard.RunnerID
+	noticed []forgeyard.RunnerID
 	held    []forgeyard.JobID    // somebody asked that they wait
 	off     []forgeyard.RunnerID // disabled
 	leaving *node                // the node that is being removed
@@ -200,6 +201,26 @@ func (c *client) drain(n *node, cancel bool) {
 	}
 }
 
+// preempt tells the site that a machine is to be taken away, which happens when it was said,
+// whatever became of the word.
+func (c *client) preempt(n *node, left time.Duration) {
+	c.noticed = append(c.noticed, n.runner)
+	if by := c.anyone(); by != nil {
+		by.propose("client", site.Preempt{Runner: n.runner, Source: "its platform", Left: int64(left)}, proposeFor, nil)
+	}
+	c.s.after(int64(left), func() {
+		if !c.s.healing {
+			c.s.trace("%s is taken away", n.name)
+			c.s.kill(n, left, true)
+		}
+	})
+	c.s.after(2*int64(left), func() {
+		if by := c.anyone(); by != nil && !c.s.healing {
+			by.propose("client", site.Preempt{Runner: n.runner, Off: true}, proposeFor, nil)
+		}
+	})
+}
+
 // set changes a setting of the site.
 func (c *client) set(key, value string) {
 	if n := c.anyone(); n != nil {
@@ -306,6 +327,9 @@ func (c *client) settle() {
 			c.restore(site.MemberSet{Runner: r, Draining: &no})
 		}
 	}
+	for _, r := range c.noticed {
+		c.restore(site.Preempt{Runner: r, Off: true})
+	}
 	for _, r := range c.off {
 		c.restore(site.MemberSet{Runner: r, Disabled: &no})
 	}
@@ -339,7 +363,7 @@ func (c *client) mend() {
 }
 
 // restore puts a member back to what it was, however long that takes.
-func (c *client) restore(b site.MemberSet) {
+func (c *client) restore(b site.Body) {
 	done := false
 	again := func() {
 		if !done {

@@ -128,10 +128,11 @@ var damages = map[string]func(s *sim, d scenario.Damage, n *node){
 			s.recover(n, d.For, s.backup)
 		}
 	},
-	"remove": func(s *sim, _ scenario.Damage, n *node) { s.client.remove(n) },
-	"voters": func(s *sim, d scenario.Damage, _ *node) { s.client.set("voters", d.Word) },
-	"ttl":    func(s *sim, d scenario.Damage, _ *node) { s.client.setTTL(d.By) },
-	"grace":  func(s *sim, d scenario.Damage, _ *node) { s.client.set("lease.grace", d.By.String()) },
+	"preempt": func(s *sim, d scenario.Damage, n *node) { s.client.preempt(n, d.For) },
+	"remove":  func(s *sim, _ scenario.Damage, n *node) { s.client.remove(n) },
+	"voters":  func(s *sim, d scenario.Damage, _ *node) { s.client.set("voters", d.Word) },
+	"ttl":     func(s *sim, d scenario.Damage, _ *node) { s.client.setTTL(d.By) },
+	"grace":   func(s *sim, d scenario.Damage, _ *node) { s.client.set("lease.grace", d.By.String()) },
 }
 
 // mute cuts one way: a node reaches one of the others, or none, and hears them, late

@@ -52,6 +52,12 @@ func TestStoriesCatch(t *testing.T) {
 		"shorter-leases.txt":                "the next epoch is counted by the old terms",
 		"hard-end.txt":                      "a contact renews a hard end",
 		"upgraded-one-by-one.txt":           "a program goes on that the log's format has left behind",
+		"chaos-lost-in-a-checkpoint.txt":    "a copy is acknowledged before it is on disk",
+		"chaos-upload-cut.txt":              "a copy is counted that was never made",
+		"chaos-leader-lost-in-a-resume.txt": "pins of jobs that go on are let go",
+		"chaos-old-runner-returns.txt":      "the epoch of a checkpoint is not checked",
+		"chaos-preemption-storm.txt":        "two epochs may be current",
+		"chaos-region-cut.txt":              "an epoch restores a state that was not committed",
 	} {
 		t.Run(file, func(t *testing.T) {
 			sc, err := scenario.Parse(file, files[file])

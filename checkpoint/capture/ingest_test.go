@@ -461,9 +461,9 @@ func TestRestoreRefusesLies(t *testing.T) {
 	}
 }
 
-// CK-379: what the store gets has no secret's value in it. The fault forgets which values were
-// resolved, and is seen.
+// CK-379: what the store gets has no secret's value in it.
 func TestSecretsAreLookedFor(t *testing.T) {
+	const named = "the values that were resolved are forgotten"
 	kept := func(fault bool) bool {
 		store, e := newMemory(), expect(t)
 		if fault {
@@ -479,6 +479,6 @@ func TestSecretsAreLookedFor(t *testing.T) {
 		t.Error("the store has the secret")
 	}
 	if !kept(true) {
-		t.Error("the fault is not seen")
+		t.Errorf("it is not seen that %s", named)
 	}
 }

@@ -4,17 +4,20 @@ package capture_test
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/cas/disk"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
+	"github.com/forgeyard/forgeyard-node/job"
 )
 
 // noise is a state that nothing compresses.
@@ -229,4 +232,50 @@ func onDisk(t *testing.T, info os.FileInfo) int64 {
 		t.Fatalf("%T", info.Sys())
 	}
 	return st.Blocks * 512
+}
+
+// CK-320: five hundred checkpoints of one state, of which each keeps what its job's retention
+// keeps. The store's size and the time of a restore do not grow with their number.
+func TestChainOfCheckpoints(t *testing.T) {
+	const all, size, files = 500, 3 << 19, 2
+	store, err := disk.Open(disk.Config{Dir: t.TempDir(), NoSync: true})
+	must(t, err)
+	defer func() { must(t, store.Close()) }()
+	e := inPieces(t)
+	e.Memory = &capture.Memory{}
+	state, base := noise(files*size, 12), t.TempDir()
+	var kept []capture.Ingested
+	held, took := map[int]int64{}, map[int]time.Duration{}
+	for seq := 1; seq <= all; seq++ {
+		copy(state[(seq*7919)%(len(state)-1000):], noise(1000, uint64(seq)))
+		s := &slot{t: t, dir: filepath.Join(base, checkpoint.SlotName(seq)), marker: checkpoint.Marker{V: 1, Attempt: attempt, Epoch: 2, Seq: seq, Mode: job.ResumeApplication, Consistency: checkpoint.Application, Quiesced: true}}
+		for i := range files {
+			b := state[i*size : (i+1)*size]
+			s.write(fmt.Sprint("part", i), string(b))
+			s.marker.Files = append(s.marker.Files, checkpoint.File{Path: fmt.Sprint("part", i), Size: size, BLAKE3: cas.Sum(b), Mode: 0o644})
+		}
+		s.seal()
+		e.LastSeq = seq - 1
+		g, err := capture.IngestSealed(t.Context(), store, s.dir, e)
+		must(t, err)
+		must(t, os.RemoveAll(s.dir))
+		if kept = append(kept, g); len(kept) > checkpoint.DefaultKeep {
+			must(t, store.Unpin(t.Context(), kept[0].Owner))
+			kept = kept[1:]
+		}
+		if seq%100 != 0 && seq != 20 {
+			continue
+		}
+		_, err = store.GC(t.Context(), false)
+		must(t, err)
+		began := time.Now()
+		if got := restored(t, store, g, "part1"); !bytes.Equal(got, state[size:2*size]) {
+			t.Fatalf("checkpoint %d comes back as %d other bytes", seq, len(got))
+		}
+		held[seq], took[seq] = store.Holds().Bytes, time.Since(began)
+	}
+	if most := held[20] + held[20]/2; held[all] > most {
+		t.Errorf("the store has %d bytes after %d, and had %d after 20", held[all], all, held[20])
+	}
+	t.Logf("bytes in the store %v, restored in %v", held, took)
 }

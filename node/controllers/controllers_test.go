@@ -769,8 +769,9 @@ func TestCheckpointsDrawTheirJob(t *testing.T) {
 }
 
 // CK-384, CK-385: a runner that has the checkpoint and cannot go on from it is not taken for its
-// having it. The fault forgets where the checkpoint was taken, and is seen.
+// having it.
 func TestNearIsNotFit(t *testing.T) {
+	const named = "where a checkpoint was taken is forgotten"
 	chosen := func(fault bool) string {
 		r := newRig(t)
 		r.s.Config.Durability.AcceptFewer = true
@@ -798,6 +799,6 @@ func TestNearIsNotFit(t *testing.T) {
 		t.Errorf("it goes on from amd64: %s", got)
 	}
 	if got := chosen(true); !strings.Contains(got, "offer to n2") {
-		t.Errorf("the fault is not seen: %s", got)
+		t.Errorf("it is not seen that %s: %s", named, got)
 	}
 }

@@ -155,6 +155,7 @@ var kinds = map[string]kind{
 	"copy":       {node: true, lasts: true},                                                          // its data dir begins on another machine after that, while the first one, cut off, goes on
 	"upgrade":    {node: true, lasts: true},                                                          // its program ends, and a newer one begins after that
 	"drain":      {node: true, words: []string{"cancel"}},                                            // until the heal
+	"preempt":    {node: true, lasts: true},                                                          // its machine is to be taken away after that, is, and comes back as much later
 	"remove":     {node: true},                                                                       // for good, once its leases have ended
 	"recover":    {node: true, lasts: true},                                                          // all other voters are lost for good; it goes on alone, by force, after that
 	"backup":     {node: true},                                                                       // a person keeps its state
