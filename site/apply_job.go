@@ -299,6 +299,8 @@ func (c *change) resume(b Resume) error {
 		return err
 	}
 	switch {
+	case !b.From.IsZero() && j.Status != job.Suspended:
+		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s is %s: what a suspended job goes on from can be chosen", j.ID, j.Status).WithHint("suspend it first: forgeyard-node job suspend %s", j.ID)
 	case j.Held() && !j.Lease.Live() && j.Status == job.Unknown:
 		j.Hold, j.StopKind, j.StopReason = nil, "", ""
 		c.tell(j, job.EventMessage, "", "the wish to suspend it was withdrawn by %s", c.by)
@@ -310,6 +312,11 @@ func (c *change) resume(b Resume) error {
 		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s waits for a person: %s", j.ID, j.Reason).WithHint("look whether it was done, then: forgeyard-node job effect resolve %s KEY --done|--not-done --reason TEXT", j.ID)
 	case j.Status != job.Suspended:
 		return forgeyard.Errorf("resume", forgeyard.Conflict, "job %s is %s, only a suspended job can be resumed", j.ID, j.Status)
+	}
+	if !b.From.IsZero() {
+		if err := c.resumeFrom(&j, b); err != nil {
+			return err
+		}
 	}
 	if j.Hold != nil {
 		h := *j.Hold

@@ -72,20 +72,6 @@ func (c *change) preempted(j *Job, why string) {
 	c.requeue(j, why)
 }
 
-// NextFrom is the checkpoint that the next epoch starts from, false: from nothing. Who looks
-// for a machine, and who opens the epoch, ask here.
-func (j Job) NextFrom() (checkpoint.Commit, bool) {
-	if j.Spec.Interruption.Retry == job.RetryRestart {
-		return checkpoint.Commit{}, false
-	}
-	var after []forgeyard.Digest
-	for _, d := range j.afterEffects() {
-		after = append(after, d.commit.Manifest)
-	}
-	from, ok, _ := checkpoint.Select(j.Checkpoints, after...)
-	return from, ok
-}
-
 // OnlyStable reports that the job was interrupted so often that no runner which may vanish
 // gets it any more (CK-203).
 func (j Job) OnlyStable() bool { return j.Spec.Interruption.Escalated(j.Interruptions) }

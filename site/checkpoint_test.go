@@ -2,6 +2,7 @@ package site
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/job/machine"
 	"github.com/forgeyard/forgeyard-node/lease"
 )
 
@@ -161,22 +163,57 @@ func TestWordsInTheLog(t *testing.T) {
 	var word RestoreWord
 	golden.Fill(t, &said)
 	golden.Fill(t, &word)
+	var from Resume
+	golden.Fill(t, &from)
 	kept := checkpoint.Commit{Seq: 1, For: []forgeyard.RunnerID{"a", "b"}, Same: true}
-	s, err := DecodeState(cborx.Marshal(image{Format: snapshotFormat, Log: FormatCheckpoints, Jobs: []Job{{ID: "J", Word: &word, Checkpoints: []checkpoint.Commit{kept}}}}))
+	s, err := DecodeState(cborx.Marshal(image{Format: snapshotFormat, Log: FormatCheckpoints, Jobs: []Job{{ID: "J", Word: &word, Chosen: from.From, Checkpoints: []checkpoint.Commit{kept}}}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := golden.Rows(t, "testdata/words.hex", []golden.Row{{Name: "Restored", Bytes: cborx.Marshal(said)}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}})
+	rows := golden.Rows(t, "testdata/words.hex", []golden.Row{{Name: "Restored", Bytes: cborx.Marshal(said)}, {Name: "Resume", Bytes: cborx.Marshal(from)}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}})
+	if b, err := decodeBody(kindResume, rows[1].Bytes); err != nil || !reflect.DeepEqual(b, from) || FormatOf(b) != FormatCheckpoints || FormatOf(Resume{Job: "J"}) != 1 {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
 	if b, err := decodeBody(kindRestored, rows[0].Bytes); err != nil || !reflect.DeepEqual(b, said) || FormatOf(b) != FormatCheckpoints {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 	}
-	for _, row := range rows[1:] {
+	for _, row := range rows[2:] {
 		back, err := DecodeState(row.Bytes)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if j, _ := back.Jobs.Get("J"); !reflect.DeepEqual(j.Word, &word) || len(j.Checkpoints) != 1 || !reflect.DeepEqual(j.Checkpoints[0], kept) {
+		if j, _ := back.Jobs.Get("J"); !reflect.DeepEqual(j.Word, &word) || j.Chosen != from.From || len(j.Checkpoints) != 1 || !reflect.DeepEqual(j.Checkpoints[0], kept) {
 			t.Errorf("%s: lost on the way: %+v", row.Name, j)
 		}
+	}
+}
+
+// CK-243 303: what no member of the site could go on from is not chosen, and the refusal says of
+// each why not.
+func TestChoiceThatFitsNobody(t *testing.T) {
+	j := Job{ID: "J", Status: job.Suspended, Checkpoints: []checkpoint.Commit{{Seq: 1, Epoch: 1, Manifest: [32]byte{1}, Consistency: checkpoint.Application, Where: &machine.Place{OS: "linux", Arch: "arm64"}}}}
+	s := State{Format: FormatCheckpoints}
+	s.Jobs = s.Jobs.Put("J", j)
+	add := func(id forgeyard.RunnerID, arch string, session forgeyard.SessionID, removed bool) {
+		s.Members = s.Members.Put(id, Member{Runner: id, Name: string(id), Removed: removed, Session: Session{ID: session}, Caps: job.Capabilities{OS: "linux", Arch: arch}})
+	}
+	try := func() error {
+		c := change{State: s}
+		return c.resumeFrom(&j, Resume{Job: "J", From: [32]byte{1}, Reason: "x"})
+	}
+	if err := try(); forgeyard.KindOf(err) != forgeyard.Unavailable {
+		t.Errorf("nobody is there: %v", err)
+	}
+	add("a", "amd64", "s", false)
+	add("b", "riscv64", "s", false)
+	add("gone", "arm64", "s", true)
+	add("never", "arm64", "", false)
+	err := try()
+	if forgeyard.KindOf(err) != forgeyard.Conflict || !strings.Contains(err.Error(), "a: its checkpoint does not fit (arch)") || !strings.Contains(err.Error(), "b: ") || !j.Chosen.IsZero() {
+		t.Errorf("%v", err)
+	}
+	add("c", "arm64", "s", false)
+	if err := try(); err != nil || j.Chosen != j.Checkpoints[0].Manifest {
+		t.Errorf("one fits: %v", err)
 	}
 }

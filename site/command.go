@@ -607,7 +607,9 @@ type CheckpointOpened struct {
 
 // Resume puts a suspended job back into the queue.
 type Resume struct {
-	Job forgeyard.JobID `cbor:"1,keyasint"`
+	Job    forgeyard.JobID  `cbor:"1,keyasint"`
+	From   forgeyard.Digest `cbor:"2,keyasint,omitzero"` // of log format 2: the checkpoint to go on from; zero: the newest good one
+	Reason string           `cbor:"3,keyasint,omitempty"`
 }
 
 func (Init) kind() Kind          { return kindInit }

@@ -86,7 +86,8 @@ func FormatOf(b Body) Format {
 // clock, a hard end of a grant, `replace: false`, a run that is no build, what happened in
 // an execution, where a process runs, who may vote, who waits for approval, when a drain ends, which lease is asked back, how long a lost log was, which graphics processors a machine has,
 // that work took more than it asked for, what is kept of work that failed, pools and trust, toolchains of the store,
-// on what machine a checkpoint was taken, and what a job says of that.
+// on what machine a checkpoint was taken, and what a job says of that, and from which one it is to
+// go on.
 func says(b Body) bool {
 	later := func(spec []byte) bool {
 		s, err := job.DecodeSpec(spec)
@@ -107,6 +108,8 @@ func says(b Body) bool {
 		return b.Lease != ""
 	case Cancel:
 		return b.Reason != "" || b.Note != "" || b.After || b.Within != 0 || b.Run != ""
+	case Resume:
+		return !b.From.IsZero()
 	case Expire:
 		return b.LogSeq != 0
 	case Checkpoint:

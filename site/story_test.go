@@ -611,7 +611,11 @@ func (s *story) work() Body {
 	case "stop":
 		return Stop{Job: s.jobID(), Kind: s.arg("kind", "drain"), Reason: "asked"}
 	case "resume":
-		return Resume{Job: s.jobID()}
+		b := Resume{Job: s.jobID(), Reason: s.arg("why", "")}
+		if s.td.HasArg("from") {
+			b.From = cas.Sum([]byte(s.arg("from", "")))
+		}
+		return b
 	case "ask":
 		return Ask{Job: s.jobID(), What: s.arg("for", AskSuspend), Or: s.arg("or", "")}
 	case "refuse":

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -68,10 +69,16 @@ func (a *app) jobSuspend() *cobra.Command {
 }
 
 func (a *app) jobResume() *cobra.Command {
-	return a.Build(cli.Command{
+	var from, reason string
+	cmd := a.Build(cli.Command{
 		Use: "resume ID", Short: "Let a suspended job go on, from its newest checkpoint", Args: cobra.ExactArgs(1),
-		Example: "  forgeyard-node job resume 7KQ2", Exits: []int{1, 3, 4, 5, 130},
+		Long: "Let a suspended job go on, from its newest good checkpoint. --from names another of its checkpoints: newer ones are passed over, also when that one proves unusable, until " +
+			"the job has committed one again. A checkpoint of another job, one that was revoked, quarantined or let go, and one that fits no member is refused, with the reasons. The choice and --reason stand in the site's events.",
+		Example: "  forgeyard-node job resume 7KQ2\n  forgeyard-node job resume 7KQ2 --from 1f3a5c --reason 'the later ones have the wrong rate'", Exits: []int{1, 2, 3, 4, 5, 130},
 		Run: func(ctx context.Context, args []string) error {
+			if (from == "") != (strings.TrimSpace(reason) == "") {
+				return a.Usage("job resume", "--from and --reason go together: the choice stands in the site's events with why")
+			}
 			c, err := a.connect(ctx)
 			if err != nil {
 				return err
@@ -80,7 +87,7 @@ func (a *app) jobResume() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := unary(ctx, c.job.Resume, &forgeyardv1.ResumeJobRequest{JobId: j.JobId})
+			r, err := unary(ctx, c.job.Resume, &forgeyardv1.ResumeJobRequest{JobId: j.JobId, From: from, Reason: reason})
 			if err != nil {
 				return err
 			}
@@ -88,6 +95,9 @@ func (a *app) jobResume() *cobra.Command {
 			return a.PrintValue(v, func(p *cli.Page) { p.Line("%s %s", v.JobID, v.Status) })
 		},
 	})
+	cmd.Flags().StringVar(&from, "from", "", "checkpoint to go on from")
+	cmd.Flags().StringVar(&reason, "reason", "", "why that one; required with --from")
+	return cmd
 }
 
 // askJob hands a wish to a job's holder and waits for what comes of it.

@@ -3,7 +3,9 @@ package control
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -192,6 +194,26 @@ func (s checkpointService) whole(ctx context.Context, m checkpoint.Manifest) che
 		return checkpoint.Finding{Verdict: checkpoint.Incomplete, Code: checkpoint.CodeMissing, Detail: fmt.Sprintf("%d of its %d files are not on this node", missing, m.Files)}
 	}
 	return checkpoint.Finding{Verdict: checkpoint.Valid}
+}
+
+// spoilt reads what of a payload lies in this node's store. Corrupt: some of it is not what it was.
+func (s checkpointService) spoilt(ctx context.Context, m checkpoint.Manifest) error {
+	store := s.n.Store()
+	if !store.Has(ctx, m.Payload) {
+		return nil
+	}
+	return tree.Walk(ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(store), tree.Limits{MaxFiles: 2 * checkpoint.MaxFiles, MaxBytes: m.Stored() + 1}, func(_ string, e cas.Entry) (err error) {
+		if e.Kind != cas.File || !store.Has(ctx, e.Digest) {
+			return nil
+		}
+		o, err := store.Open(ctx, e.Digest)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, o.Close()) }()
+		_, err = io.Copy(io.Discard, o)
+		return err
+	})
 }
 
 // Doctor says what is wrong with checkpoints: what the log shows, and what lies in this node's

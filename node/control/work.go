@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -13,6 +14,7 @@ import (
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -167,11 +169,40 @@ func (s jobService) Resume(ctx context.Context, r *connect.Request[forgeyardv1.R
 	if err != nil {
 		return nil, err
 	}
-	reply, err := propose(ctx, s.n, site.Resume{Job: j.ID})
+	b := site.Resume{Job: j.ID}
+	if r.Msg.From != "" {
+		if b, err = s.chosen(ctx, j, r.Msg); err != nil {
+			return nil, err
+		}
+	}
+	reply, err := propose(ctx, s.n, b)
 	if err == nil {
 		err = reply.Err()
 	}
 	return respond(&forgeyardv1.AskJobResponse{Changed: true, Status: string(job.Queued)}, err)
+}
+
+// chosen is a resume from a checkpoint that a person chose. What is spoilt here is not even
+// proposed; what this node cannot judge is judged where it is restored.
+func (s jobService) chosen(ctx context.Context, j site.Job, m *forgeyardv1.ResumeJobRequest) (site.Resume, error) {
+	ck := checkpointService(s)
+	k, of, err := ck.lookUp(ctx, m.From)
+	if err != nil {
+		return site.Resume{}, err
+	}
+	b := site.Resume{Job: j.ID, From: k.Manifest, Reason: forgeyard.Clip(strings.TrimSpace(m.Reason), 200)}
+	if of.ID != j.ID || k.State != checkpoint.Good {
+		return b, nil // the site refuses it, with its reasons
+	}
+	man, err := ck.manifest(ctx, k.Manifest)
+	if err == nil {
+		err = ck.spoilt(ctx, man)
+	}
+	if forgeyard.KindOf(err) == forgeyard.Corrupt {
+		return b, forgeyard.Errorf("resume", forgeyard.Conflict, "checkpoint %s is corrupt in this node's store: %v", k.Manifest.Short(), err).
+			WithHint("choose another, or repair the store: forgeyard-node cas verify")
+	}
+	return b, nil
 }
 
 func (s jobService) Log(ctx context.Context, r *connect.Request[forgeyardv1.LogRequest], out *connect.ServerStream[forgeyardv1.LogFrame]) error {

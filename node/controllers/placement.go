@@ -196,24 +196,12 @@ func (s *stepper) candidate(j site.Job, m site.Member, u usage, devs []devices.D
 	return c
 }
 
-// misfits says why the job cannot go on there from its checkpoint: a hard filter, before any
-// thought of where the content is (69§90–92).
+// misfits says why the job cannot go on there from its checkpoint.
 func misfits(j site.Job, m site.Member) []string {
-	k, ok := j.NextFrom()
-	if !ok {
-		return nil
+	if k, ok := j.NextFrom(); ok {
+		return j.Misfits(k, m)
 	}
-	var why []string
-	if !k.OpenTo(m.Runner) {
-		why = append(why, "its checkpoint "+k.Manifest.Short()+" is restricted, and was not sealed for it: one that is taken now would be")
-	}
-	if k.Where == nil {
-		return why
-	}
-	for _, f := range j.Spec.Resume.Compatibility.Misfits(*k.Where, machine.Place{OS: m.Caps.OS, Arch: m.Caps.Arch, Machine: m.Caps.MachineFor(j.Spec)}) {
-		why = append(why, "its checkpoint does not fit ("+f.What+"): "+f.Why)
-	}
-	return why
+	return nil
 }
 
 // onlyDevices are those that the job's checkpoint binds it to; nil: any.
