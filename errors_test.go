@@ -70,7 +70,7 @@ func TestDerivedIDsAreDistinctAndValid(t *testing.T) {
 		}
 	}
 	if KindOf(CheckULID("run", "../../etc/passwd")) != Invalid {
-		t.Fatal("an unsafe run id is refused (RS-008, RS-009, RS-094)")
+		t.Fatal("an unsafe run id is refused (RS-008, RS-009, RS-094, CK-425)")
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // TestDeadlines prints, for each policy, when the holder stops and what its granter
-// waits for: the table of architecture §5 (RA-307). Hours without the site are for work
+// waits for: the table of architecture §5 (RA-307, CK-399). Hours without the site are for work
 // that was given them, and for no other (RA-309).
 func TestDeadlines(t *testing.T) {
 	datadriven.RunTest(t, "testdata/deadlines.txt", func(t *testing.T, td *datadriven.TestData) string {

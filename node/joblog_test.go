@@ -213,7 +213,7 @@ func TestPackedLog(t *testing.T) {
 	}
 }
 
-// RA-054: who reads a log by way of another node, is cut off and goes on after the last number that
+// RA-054, CK-410: who reads a log by way of another node, is cut off and goes on after the last number that
 // came gets what follows and nothing twice: cut where the store has it, and cut where only its
 // runner does.
 func TestLogGoesOnAfterACut(t *testing.T) {

@@ -44,7 +44,7 @@ func (c *chaos) checkLedger(t *testing.T, before *State) {
 // checkRun is what a run and its events say of each other at any index. A status is one of
 // five, of which three are terminal (RS-032, RS-038), and it is that of the last status
 // event (RS-005). A terminal run is never seen without its terminal event, which is its
-// last, so that who follows it need not wait for another look (RS-080, RS-081).
+// last, so that who follows it need not wait for another look (RS-080, RS-081, CK-423).
 func checkRun(r Run, events []job.Event) string {
 	if len(events) == 0 || events[0].Kind != job.EventStatus || events[0].Message != "queued "+string(r.Kind) {
 		return fmt.Sprintf("it does not begin with its status event: %+v (RS-039)", events)
@@ -240,7 +240,7 @@ func TestRunBegins(t *testing.T) {
 	}
 }
 
-// RS-060, RS-061, RS-088: a queued run is cancelled in one entry, with its terminal event
+// RS-060, RS-061, RS-088, CK-418: a queued run is cancelled in one entry, with its terminal event
 // last; nobody gets a lease of it afterwards, also with an offer that was made before.
 // RS-062: to cancel again changes nothing. RS-092: the next one goes on.
 func TestCancelQueued(t *testing.T) {
@@ -280,7 +280,7 @@ func (l *lab) ended(status job.Status) (forgeyard.Authority, Run) {
 
 // RS-035, RS-036, RS-043: each end writes status, words, times, category and event at once.
 // RS-041, RS-045, RS-047, RS-093: whatever is asked of a run that has ended, it stays as it
-// is, and who wants to start it gets a conflict (exit code 4). RS-097: neither a repeated
+// is, and who wants to start it gets a conflict (exit code 4; CK-414, CK-415). RS-097: neither a repeated
 // completion nor a stale one is a second end.
 func TestEndStays(t *testing.T) {
 	for _, status := range []job.Status{job.Done, job.Failed, job.Cancelled} {
@@ -320,7 +320,7 @@ func TestEndStays(t *testing.T) {
 }
 
 // RS-034, RS-040, RS-042: the first to say that it runs moves the run on, with an event and
-// where it executes (RS-063); to say it again starts nothing.
+// where it executes (RS-063, CK-420); to say it again starts nothing.
 func TestRunRuns(t *testing.T) {
 	l := newLab(t)
 	id, _ := l.submitted("a")
@@ -345,7 +345,7 @@ func TestRunRuns(t *testing.T) {
 	}
 }
 
-// RS-064, RS-065, RS-089, CK-114: a request to cancel what runs is kept with its time, told by an
+// RS-064, RS-065, RS-089, CK-114, CK-419: a request to cancel what runs is kept with its time, told by an
 // event that ends nothing, and ends nothing. One that presses harder is told again and does
 // not move the time. RS-006: it is in a snapshot like all else, so no restart and no new
 // leader forgets it. RS-073: the confirmation of the holder is what ends the run; RS-075:
@@ -379,7 +379,7 @@ func TestCancelOfWhatRuns(t *testing.T) {
 	}
 }
 
-// RS-074, RS-100: while the holder cannot confirm, the run is not over, however long it
+// RS-074, RS-100, CK-422: while the holder cannot confirm, the run is not over, however long it
 // takes; it is once the fence or the certain deadline has made the old epoch powerless.
 func TestCancelUnconfirmed(t *testing.T) {
 	l := newLab(t)
@@ -411,7 +411,7 @@ func TestCategoryIsOfTheSet(t *testing.T) {
 	}
 }
 
-// RS-030, RS-031: work whose spec cannot be read is never queued, so that nobody is tempted
+// RS-030, RS-031, CK-417: work whose spec cannot be read is never queued, so that nobody is tempted
 // to guess what it means; nor is a kind that this program does not run (RS-011).
 func TestMalformedWorkIsNotQueued(t *testing.T) {
 	l := newLab(t)

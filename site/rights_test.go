@@ -12,7 +12,7 @@ import (
 
 // A member that may not vote speaks for itself: it cannot make tokens, lead, or act in
 // another's name (§3, decision 29). So a runner decides nothing about the state of jobs
-// (RA-001, RA-040, RA-547) and gives work to nobody (RA-548): it says what it did, in its own
+// (RA-001, RA-040, RA-547, CK-397) and gives work to nobody (RA-548): it says what it did, in its own
 // name. Nor does it give itself, or a node that it lets in, a right that it has not (RA-567),
 // and what its labels say gives it none (RA-356).
 func TestRights(t *testing.T) {

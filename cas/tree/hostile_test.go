@@ -61,7 +61,7 @@ func TestCaptureRefuses(t *testing.T) {
 	}
 }
 
-// RA-184, RA-259: what is declared and nothing beside it, as one tree.
+// RA-184, RA-259, CK-412: what is declared and nothing beside it, as one tree.
 func TestCaptureOutputs(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	dir := lay(t, map[string]string{"bin/app": "#!app", "out/log/a": "1", "out/log/b": "-> a", "secret": "not declared", "out/other": "no"})
@@ -90,7 +90,7 @@ func TestCaptureOutputs(t *testing.T) {
 }
 
 // An output that leaves the workspace, by its text (RA-255), by a link or through one
-// (RA-256).
+// (RA-256, CK-412).
 func TestCaptureOutputsRefuses(t *testing.T) {
 	ctx, s := context.Background(), store(t)
 	dir := lay(t, map[string]string{

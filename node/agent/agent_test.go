@@ -228,7 +228,7 @@ func TestNothingStartsWithoutADeadline(t *testing.T) {
 
 // The holder counts from its own send, and stops at its deadline whatever it hears or
 // does not hear, and not before (RA-306); one that slept knows it when it wakes (RA-310,
-// RA-311, RA-312, RA-566).
+// RA-311, RA-312, RA-566, CK-400).
 func TestDeadline(t *testing.T) {
 	r := newRig(t)
 	a := r.running(r.submit(nil))
@@ -332,7 +332,7 @@ func TestCancel(t *testing.T) {
 	r.want("")
 }
 
-// RA-304, RA-314, RA-315, RA-316, RA-317, RA-446: after a lost link the same session is answered lease by lease, though
+// RA-304, RA-314, RA-315, RA-316, RA-317, RA-446, CK-401: after a lost link the same session is answered lease by lease, though
 // its own copy of the log has seen nothing of what happened meanwhile: what is to go on goes
 // on under a new deadline, what was cancelled is cancelled and reported, what is stale is
 // killed (RA-030), and nothing of it is started again (RA-026, RA-445, RA-494, RA-540, RA-565).

@@ -31,7 +31,7 @@ func FuzzParseStat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { _, _ = parseStat(b) })
 }
 
-// RS-066, RS-067, RS-091: nobody shoots a process that only has the number of ours; it is
+// RS-066, RS-067, RS-091, CK-420: nobody shoots a process that only has the number of ours; it is
 // known by its birth.
 func TestKillOrphanKnowsItsOwn(t *testing.T) {
 	c := exec.Command("sleep", "1000")

@@ -30,7 +30,7 @@ func (l *leaping) Now() forgeyard.Instant {
 
 // An attempt whose process stood past the deadline knows it before its next act, though
 // nobody has told it: no step is started, no phase told, nothing uploaded, and a renewal
-// that is granted afterwards revives nothing (RA-310, RA-311, RA-317).
+// that is granted afterwards revives nothing (RA-310, RA-311, RA-317, CK-400).
 func TestWakesKnowing(t *testing.T) {
 	clk := &leaping{Clock: clock.System()}
 	b := newBench(t, func(c *Config) { c.Clock = clk })

@@ -32,7 +32,7 @@ func TestLogThatWaits(t *testing.T) {
 	}
 }
 
-// RA-132, RA-134, RA-137: a job that takes more of the disk than it asked for is ended while it
+// RA-132, RA-134, RA-137, CK-413: a job that takes more of the disk than it asked for is ended while it
 // does, and is told where it went (RA-133). RA-475 is TestDiskFull: a disk that is full of others.
 func TestDiskQuota(t *testing.T) {
 	b := newBench(t)

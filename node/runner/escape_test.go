@@ -472,7 +472,8 @@ func (y *yard) clean(t *testing.T, in job.Sandbox) {
 	}
 }
 
-// TestEscapes: each attempt is refused or contained, and the next job is unharmed.
+// TestEscapes: each attempt is refused or contained, and the next job is unharmed. A workload has
+// files to speak with its runner by, and reaches none of the daemon's sockets (CK-404).
 func TestEscapes(t *testing.T) {
 	needs.Root(t, "run as other users")
 	y := newYard(t)

@@ -25,7 +25,7 @@ func file(path string, ref cas.Ref) job.Input {
 	return job.Input{Path: path, Digest: ref.Digest, Size: ref.Size}
 }
 
-// RA-196, RA-197, RA-489: a collection while the work runs takes nothing that the attempt needs, and
+// RA-196, RA-197, RA-489, CK-406: a collection while the work runs takes nothing that the attempt needs, and
 // all that nobody keeps. Its inputs are kept from before the first byte comes until nothing
 // of it runs any more; then what it made is kept in their place.
 func TestInputsStayWhileTheyAreNeeded(t *testing.T) {
@@ -70,7 +70,7 @@ func TestInputsStayWhileTheyAreNeeded(t *testing.T) {
 }
 
 // RA-193, RA-179: the life of a workspace. Inputs come before anything is executed, into a
-// folder made for this attempt (RA-018, RA-178, RA-489, RA-536); the work runs in its build folder
+// folder made for this attempt (RA-018, RA-178, RA-489, RA-536, CK-405); the work runs in its build folder
 // (RA-183); what it made is captured while the folder is there, which it is until the result
 // was taken and no longer (RA-265).
 func TestLifeOfAWorkspace(t *testing.T) {

@@ -59,7 +59,8 @@ func TestCrashing(t *testing.T) {
 // ran, in the folder agent and in the spool (RA-029, RA-172, RA-175, RA-246); no process of before is left
 // (RA-301, RA-302), nor a folder that nobody names (RA-450, RA-542): the folders are compared with
 // the records, and since a data dir has one holder there is nobody to wait for (RA-300). Of
-// each epoch it says whose it was, how far it had come, and what is left of it (RA-297).
+// each epoch it says whose it was, how far it had come, and what is left of it (RA-297); none of
+// them goes on (CK-402).
 func TestRecover(t *testing.T) {
 	for _, kind := range []job.Sandbox{job.SandboxStrict, job.SandboxProcess} {
 		t.Run(string(kind), func(t *testing.T) { testRecover(t, kind) })

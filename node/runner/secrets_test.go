@@ -88,7 +88,7 @@ func (apart) Users() *users.Pool {
 	return p
 }
 
-// RA-221, RA-222, RA-223, RA-224, RA-248, RA-253, RA-278, RA-557: a step has its secrets, one as
+// RA-221, RA-222, RA-223, RA-224, RA-248, RA-253, RA-278, RA-557, CK-407: a step has its secrets, one as
 // a variable and one as a file that is on no disk; its log has neither value in any spelling
 // that is looked for, and neither has a file of the runner's, the store's included; the
 // values are cleared when the attempt has ended.

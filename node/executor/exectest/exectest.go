@@ -278,7 +278,7 @@ func output(t *testing.T, b *Bench) {
 }
 
 // daemons: a process that left its parent, its session and its process group
-// dies with the tree (RA-218, RA-219, RS-069, RS-071), and Kill returns when it is dead and
+// dies with the tree (RA-218, RA-219, RS-069, RS-071, CK-408, CK-421), and Kill returns when it is dead and
 // not before (RS-070, RS-072, RS-090).
 func daemons(t *testing.T, b *Bench) {
 	mark := filepath.Base(b.Root) + "-daemon"

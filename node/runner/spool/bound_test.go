@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// RA-244, RA-245: a log that has reached its bound takes no more of what programs write, holds
+// RA-244, RA-245, CK-410: a log that has reached its bound takes no more of what programs write, holds
 // nobody back, and says how much it left out; what the runner says has always a place.
 func TestBoundOfALog(t *testing.T) {
 	const most = 300 << 10
