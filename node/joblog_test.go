@@ -196,17 +196,17 @@ func TestPackedLog(t *testing.T) {
 	j.History = append([]site.EpochRecord{before}, j.History...)
 	aside(before.Attempt, before.Epoch, 3, "words of the attempt before\n") // its numbers were given anew
 	var got strings.Builder
-	s := &logSender{n: n, sent: map[uint64]uint64{}, aside: map[uint64]bool{}, send: func(f *forgeyardv1.LogFrame) error {
+	s := &logSender{n: n, sent: map[uint64]uint64{}, aside: map[uint64]bool{}, silent: map[forgeyard.RunnerID]bool{}, send: func(f *forgeyardv1.LogFrame) error {
 		if f.Stream == spool.Stdout.String() {
 			got.Write(f.Data)
 		}
 		return nil
 	}}
-	if err := n.logFromStore(t.Context(), j, 0, func(f *forgeyardv1.LogFrame) error { return s.frame(j, f) }); err != nil {
+	if err := n.logFromStore(t.Context(), j, 0, func(f *forgeyardv1.LogFrame) error { return s.frame(t.Context(), j, f) }); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := s.putAside(j, j.Epoch+1); err != nil || got.String() != "words of the attempt before\n"+want.String()+"its last words\n" {
+		if err := s.putAside(t.Context(), j, j.Epoch+1, 0); err != nil || got.String() != "words of the attempt before\n"+want.String()+"its last words\n" {
 			t.Errorf("%v; it begins with %q and ends with %q", err, got.String()[:60], got.String()[max(0, got.Len()-60):])
 		}
 		aside(j.Attempt, j.Epoch, 0, "a follower reads it again\n")
@@ -284,5 +284,47 @@ func TestLogGoesOnAfterACut(t *testing.T) {
 	}
 	if next <= 2500 || !strings.HasSuffix(all, "\nlast\n") {
 		t.Errorf("%d lines", next)
+	}
+}
+
+// RA-250, RA-247: what the runner could not save of a log is fetched from it by whoever is asked,
+// and nothing else of its disk is.
+func TestLogThatIsElsewhere(t *testing.T) {
+	site := makeSite(t, 2)
+	one, two := site[0], site[1]
+	one.wait("both online", func() bool { return two.node.State() == StateOnline })
+	if _, err := one.node.Drain(t.Context(), &forgeyardv1.DrainRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	_, id := one.submit(helloJob)
+	one.waitDone(id)
+	j, _ := one.node.replica.State().Jobs.Get(forgeyard.JobID(id))
+	dir := filepath.Join(two.dir, dirSpool, string(j.Attempt), strconv.FormatUint(j.Epoch, 10)+".unsaved")
+	sp, err := spool.Open(spool.Config{Dir: dir, Epoch: j.Epoch, First: j.LogSeq, Clock: clock.System()})
+	if err == nil {
+		err = errors.Join(sp.Append(t.Context(), spool.Stdout, 1, []byte("saved before\n")), sp.Append(t.Context(), spool.Stdout, 1, []byte("its last words\n")), sp.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := one.log(id), fmt.Sprintf("hello from %d\nits last words\n", j.Epoch); got != want {
+		t.Errorf("%q, not %q", got, want)
+	}
+	p, err := one.node.peers.runner(two.node.enrolment.RunnerID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]*forgeyardv1.PeerLogRequest{
+		"another's attempt": {JobId: id, AttemptId: "../" + string(j.Attempt), Epoch: j.Epoch},
+		"no such epoch":     {JobId: id, AttemptId: string(j.Attempt), Epoch: j.Epoch + 1},
+		"no such job":       {JobId: "x", AttemptId: string(j.Attempt), Epoch: j.Epoch},
+	} {
+		st, err := p.Log(t.Context(), connect.NewRequest(r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Receive() || forgeyard.KindOf(st.Err()) != forgeyard.NotFound {
+			t.Errorf("%s: %v %v", name, st.Msg(), st.Err())
+		}
 	}
 }

@@ -18,10 +18,10 @@ import (
 
 // Log yields the frames of a job's log in their order: first what reached the store,
 // then, from the node that runs it, what is newer. With follow it goes on through
-// epochs until the job has ended and all was sent. What this node could not save of an
-// epoch comes at that epoch's end.
+// epochs until the job has ended and all was sent. What could not be saved of an epoch comes
+// at that epoch's end. Where a part is on a node that does not answer, that is said.
 func (n *Node) Log(ctx context.Context, id forgeyard.JobID, after uint64, follow bool, send func(*forgeyardv1.LogFrame) error) error {
-	s := &logSender{n: n, after: after, last: after, sent: map[uint64]uint64{}, aside: map[uint64]bool{}, send: send}
+	s := &logSender{n: n, after: after, last: after, sent: map[uint64]uint64{}, aside: map[uint64]bool{}, silent: map[forgeyard.RunnerID]bool{}, send: send}
 	epoch := uint64(0)
 	for {
 		changed := n.replica.Changed()
@@ -35,17 +35,17 @@ func (n *Node) Log(ctx context.Context, id forgeyard.JobID, after uint64, follow
 			s.last = min(s.last, j.LogSeq)
 		}
 		epoch = j.Epoch
-		forward := func(f *forgeyardv1.LogFrame) error { return s.frame(j, f) }
+		forward := func(f *forgeyardv1.LogFrame) error { return s.frame(ctx, j, f) }
 		if err := n.logFromStore(ctx, j, s.last, forward); err != nil {
 			return err
 		}
 		if !j.Lease.Live() {
-			if err := s.putAside(j, j.Epoch+1); err != nil {
+			if err := s.putAside(ctx, j, j.Epoch+1, max(j.Tail, j.LogSeq)-j.LogSeq); err != nil {
 				return err
 			}
-		} else {
-			if err := n.logFromRunner(ctx, j, s.last, follow, forward); err != nil && !follow {
-				n.log.Info("the newest part of a log cannot be read", "job", id, "err", err)
+		} else if err := n.logFromRunner(ctx, j, s.last, follow, forward); err != nil && ctx.Err() == nil {
+			if err := s.newestElsewhere(j, err); err != nil {
+				return err
 			}
 		}
 		if !follow || j.Status.Terminal() {
@@ -58,59 +58,6 @@ func (n *Node) Log(ctx context.Context, id forgeyard.JobID, after uint64, follow
 		case <-n.clock.After(logRetry): // the stream from the runner may have broken
 		}
 	}
-}
-
-// logSender sends the frames of a job's log, each once, one epoch after the other.
-type logSender struct {
-	n     *Node
-	send  func(*forgeyardv1.LogFrame) error
-	after uint64            // who reads has all up to here
-	last  uint64            // of what is saved or runs, all up to here was sent
-	epoch uint64            // that of the last frame
-	sent  map[uint64]uint64 // by epoch: the last number that was sent
-	aside map[uint64]bool   // epochs whose unsaved log was read: once is enough
-}
-
-// frame sends what is in the store or comes from a runner.
-func (s *logSender) frame(j site.Job, f *forgeyardv1.LogFrame) error {
-	if f.Seq <= s.last {
-		return nil // seen before: from the store and from the spool alike
-	}
-	if f.Epoch != s.epoch {
-		if err := s.putAside(j, f.Epoch); err != nil {
-			return err
-		}
-		s.epoch = f.Epoch
-	}
-	s.last, s.sent[f.Epoch] = f.Seq, f.Seq
-	return s.send(f)
-}
-
-// putAside sends what this node could not save of the epochs before one. Its numbers were
-// given anew, so those of one epoch say nothing of another.
-func (s *logSender) putAside(j site.Job, before uint64) error {
-	for _, e := range j.History {
-		if e.Epoch >= before || s.aside[e.Epoch] || !s.n.runner.HasUnsaved(e.Attempt, e.Epoch) {
-			continue
-		}
-		s.aside[e.Epoch] = true
-		for f, err := range s.n.runner.UnsavedLog(e.Attempt, e.Epoch) {
-			if err != nil {
-				s.n.log.Info("what was put aside of a log cannot be read", "job", j.ID, "epoch", e.Epoch, "err", err)
-				break
-			}
-			if f.Seq <= max(s.after, s.sent[e.Epoch]) {
-				continue
-			}
-			s.sent[e.Epoch] = f.Seq
-			v := frame(j, f)
-			v.AttemptId = string(e.Attempt)
-			if err := s.send(v); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // logRetry is how soon a follower looks for its log again when nothing else happens.

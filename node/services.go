@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -280,6 +281,20 @@ func (s peerService) Credential(ctx context.Context, r *connect.Request[forgeyar
 
 // Log implements the service.
 func (s peerService) Log(ctx context.Context, r *connect.Request[forgeyardv1.PeerLogRequest], out *connect.ServerStream[forgeyardv1.LogFrame]) error {
+	if r.Msg.Epoch > 0 {
+		j, ok := s.n.replica.State().Jobs.Get(forgeyard.JobID(r.Msg.JobId))
+		if !ok || !slices.ContainsFunc(j.History, func(e site.EpochRecord) bool {
+			return e.Epoch == r.Msg.Epoch && string(e.Attempt) == r.Msg.AttemptId
+		}) {
+			return forgeyard.Errorf("log", forgeyard.NotFound, "epoch %d of job %s is not known on %s", r.Msg.Epoch, r.Msg.JobId, s.n.enrolment.Name)
+		}
+		return s.n.unsavedHere(j, forgeyard.AttemptID(r.Msg.AttemptId), r.Msg.Epoch, func(f *forgeyardv1.LogFrame) error {
+			if f.Seq <= r.Msg.After {
+				return nil
+			}
+			return out.Send(f)
+		})
+	}
 	return s.n.tailHere(ctx, forgeyard.AttemptID(r.Msg.AttemptId), r.Msg.After, r.Msg.Follow, out.Send)
 }
 

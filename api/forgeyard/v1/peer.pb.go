@@ -918,6 +918,8 @@ type PeerLogRequest struct {
 	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
 	After         uint64                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
 	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`             // of a log that could not be saved and was put aside; 0: of what runs
+	JobId         string                 `protobuf:"bytes,5,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"` // with an epoch
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -971,6 +973,20 @@ func (x *PeerLogRequest) GetFollow() bool {
 		return x.Follow
 	}
 	return false
+}
+
+func (x *PeerLogRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PeerLogRequest) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
 }
 
 type PeerConsoleData struct {
@@ -1806,12 +1822,14 @@ const file_forgeyard_v1_peer_proto_rawDesc = "" +
 	"candidates\x18\x02 \x03(\v2\x1b.forgeyard.v1.Job.CandidateR\n" +
 	"candidates\"+\n" +
 	"\fHeardRequest\x12\x1b\n" +
-	"\trunner_id\x18\x01 \x01(\tR\brunnerId\"]\n" +
+	"\trunner_id\x18\x01 \x01(\tR\brunnerId\"\x8a\x01\n" +
 	"\x0ePeerLogRequest\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x16\n" +
-	"\x06follow\x18\x03 \x01(\bR\x06follow\"X\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x15\n" +
+	"\x06job_id\x18\x05 \x01(\tR\x05jobId\"X\n" +
 	"\x0fPeerConsoleData\x12\x1b\n" +
 	"\tdevice_id\x18\x01 \x01(\tR\bdeviceId\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x12\n" +
