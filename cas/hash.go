@@ -21,6 +21,21 @@ func Sum(b []byte) forgeyard.Digest {
 	return narrow.Sum256(b)
 }
 
+// Part is what a block is to the whole in which it lies.
+type Part = blake3.Part
+
+// Parts says whether SumAt goes on this CPU: where it does not, the whole is hashed in its order.
+func Parts() bool { return blake3.Wide() }
+
+// SumAt names a block of a whole that is longer than a block, and gives its part of it. The whole
+// is divided into blocks of BlockSize, and off is where this one begins.
+func SumAt(b []byte, off int64) (forgeyard.Digest, Part) {
+	return blake3.SumAt(b, uint64(off/blake3.ChunkSize))
+}
+
+// Join names the whole from the parts of all its blocks.
+func Join(parts []Part) forgeyard.Digest { return blake3.Join(parts) }
+
 // Empty names no bytes at all. Every store has it without storing it, because
 // bitswap never sends a block of length zero.
 func Empty() forgeyard.Digest { return Sum(nil) }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
@@ -98,8 +99,20 @@ func TestLargePartialFromMany(t *testing.T) {
 	}
 }
 
-// What came in order was hashed on its way: the commit reads nothing back.
+// What came was hashed on its way, by its part or in its order: the commit reads nothing back.
 func TestCommitReadsNothingBack(t *testing.T) {
+	t.Run("parts", func(t *testing.T) { commitReadsNothingBack(t, true) })
+	t.Run("in order", func(t *testing.T) { commitReadsNothingBack(t, false) })
+}
+
+// inOrder makes a partial hash the whole in its order, as it does where parts do not go.
+func inOrder(p cas.Partial) *partialState {
+	state := p.(*partial).partialState
+	state.parts = nil
+	return state
+}
+
+func commitReadsNothingBack(t *testing.T, byParts bool) {
 	data, _, m := noiseOf(t, directFrom+77)
 	s := opened(t, t.TempDir())
 	p, err := s.Partial(t.Context(), m)
@@ -107,6 +120,10 @@ func TestCommitReadsNothingBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = p.Close() }()
+	state := p.(*partial).partialState
+	if byParts = byParts && cas.Parts(); !byParts {
+		state = inOrder(p)
+	}
 	offs, next := m.Offsets(), make(chan int)
 	var wg sync.WaitGroup
 	for range 4 {
@@ -118,14 +135,23 @@ func TestCommitReadsNothingBack(t *testing.T) {
 			}
 		})
 	}
-	for i := range m.Blocks {
+	order := rand.New(rand.NewPCG(3, 4)).Perm(len(m.Blocks))
+	for k := range m.Blocks {
+		i := k
+		if byParts {
+			i = order[k]
+		}
 		next <- i
 	}
 	close(next)
 	wg.Wait()
-	state := p.(*partial).partialState
-	if state.whole.sum() != m.Whole { // at most what catchUp leaves
-		t.Fatalf("the hash has taken %d of %d blocks", state.whole.next, len(m.Blocks))
+	for i := range m.Blocks {
+		if !state.hashed(i) {
+			t.Fatalf("block %d of %d is not in the hash", i, len(m.Blocks))
+		}
+	}
+	if state.sum() != m.Whole {
+		t.Fatal("the hash is another one")
 	}
 	if _, err := p.Commit(t.Context(), cas.Cache); err != nil {
 		t.Fatal(err)
@@ -142,7 +168,7 @@ func TestBlockThatCannotBeWrittenIsTakenOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = p.Close() }()
-	offs, state := m.Offsets(), p.(*partial).partialState
+	offs, state := m.Offsets(), inOrder(p)
 	put := func(i int) error { return p.PutBlock(i, data[offs[i]:offs[i]+m.Blocks[i].Size]) }
 	good := state.f
 	if state.f, err = os.Open(good.Name()); err != nil { // it refuses writes
@@ -166,6 +192,50 @@ func TestBlockThatCannotBeWrittenIsTakenOnce(t *testing.T) {
 	}
 	if got, err := p.Commit(t.Context(), cas.Cache); err != nil || got.Digest != ref.Digest {
 		t.Fatalf("%v, %v", got, err)
+	}
+}
+
+// A file that somebody else wrote to after our last write is read as a whole by the commit,
+// whatever was hashed on its way: damage is found, and only its block is missing again.
+func TestCommitReadsWhatOthersWrote(t *testing.T) {
+	for _, byParts := range []bool{true, false} {
+		data, ref, m := noiseOf(t, 3*cas.BlockSize+5)
+		s := opened(t, t.TempDir())
+		p, err := s.Partial(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = p.Close() }()
+		state := p.(*partial).partialState
+		if !byParts {
+			state = inOrder(p)
+		}
+		offs := m.Offsets()
+		put := func(i int) {
+			t.Helper()
+			if err := p.PutBlock(i, data[offs[i]:offs[i]+m.Blocks[i].Size]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range m.Blocks {
+			put(i)
+		}
+		if _, err := state.f.WriteAt([]byte("other"), offs[1]+7); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(state.f.Name(), time.Time{}, time.Now().Add(time.Second)); err != nil { // a clock's step may be longer than this test
+			t.Fatal(err)
+		}
+		if _, err := p.Commit(t.Context(), cas.Cache); forgeyard.KindOf(err) != forgeyard.Corrupt {
+			t.Fatalf("by parts %v: %v", byParts, err)
+		}
+		if got := p.Missing(); len(got) != 1 || got[0] != 1 {
+			t.Fatalf("by parts %v: missing are %v", byParts, got)
+		}
+		put(1)
+		if got, err := p.Commit(t.Context(), cas.Cache); err != nil || got.Digest != ref.Digest {
+			t.Fatalf("by parts %v: %v, %v", byParts, got, err)
+		}
 	}
 }
 

@@ -44,9 +44,11 @@ type partialState struct {
 	marked   int64 // bytes that the index counts
 	flushing bool  // somebody syncs
 
-	whole rolling
-	bytes int64 // of the blocks in have
-	known bool  // the index has the partial
+	parts *parts    // the hash of the whole by its blocks; nil: whole has it
+	whole rolling   // the same in its order
+	wrote time.Time // the file's own time after our last write
+	bytes int64     // of the blocks in have
+	known bool      // the index has the partial
 	res   *reservation
 }
 
@@ -91,6 +93,9 @@ func newPartialState(s *Store, m cas.Manifest, id forgeyard.Digest) *partialStat
 		s: s, m: m, id: id, offs: m.Offsets(), at: map[forgeyard.Digest]int{}, have: make([]bool, len(m.Blocks)), writing: map[int]struct{}{},
 	}
 	p.turn = sync.NewCond(&p.mu)
+	if cas.Parts() && len(m.Blocks) > 1 && isPlain(m) {
+		p.parts = newParts(len(m.Blocks))
+	}
 	for i, b := range m.Blocks {
 		if _, ok := p.at[b.Digest]; !ok {
 			p.at[b.Digest] = i
@@ -229,129 +234,6 @@ func (p *partialState) recover(ctx context.Context, f *os.File, size int64) erro
 	return nil
 }
 
-// rolling is the hash of the whole, as far as its blocks came in order: then the end
-// of a transfer does not wait for all of it to be read again. Under the partial's mu.
-//
-// What it took was compared with its block's name while it was in memory. Blocks
-// that came before this opening were not, and are looked at before it goes past them.
-// When the file was changed after our last write, all of it is read again.
-type rolling struct {
-	h     *cas.Hasher
-	next  int       // the first block that it has not taken
-	busy  bool      // somebody hashes the next one
-	wrote time.Time // the file's own time after our last write
-}
-
-// stamp notes the file's time, or distrusts it.
-func (r *rolling) stamp(f *os.File) {
-	st, err := f.Stat()
-	if err != nil {
-		*r = rolling{busy: r.busy}
-		return
-	}
-	r.wrote = st.ModTime()
-}
-
-// distrust begins again when somebody else wrote to the file.
-func (r *rolling) distrust(f *os.File) {
-	if st, err := f.Stat(); err != nil || !st.ModTime().Equal(r.wrote) {
-		*r = rolling{}
-	}
-}
-
-func (r *rolling) take(b []byte) {
-	r.begin()
-	_, _ = r.h.Write(b) // never fails
-	r.next++
-}
-
-func (r *rolling) begin() {
-	if r.h == nil {
-		r.h = cas.NewHasher()
-	}
-}
-
-func (r *rolling) sum() forgeyard.Digest {
-	if r.h == nil {
-		return cas.Empty()
-	}
-	return r.h.Sum()
-}
-
-// lost begins again when a block is lost that was taken.
-func (r *rolling) lost(i int) {
-	if i < r.next {
-		*r = rolling{wrote: r.wrote, busy: r.busy}
-	}
-}
-
-// follow takes block i, which is written, if its turn is near: the blocks before it are
-// being written or were taken. The hash goes on without mu.
-func (p *partialState) follow(i int, b []byte) {
-	p.catchUp()
-	for r := &p.whole; r.next < i && (r.busy || p.near(r.next)); {
-		p.turn.Wait()
-	}
-	if p.whole.next == i && !p.whole.busy {
-		p.absorb(func() ([]byte, bool) { return b, true })
-		p.catchUp()
-	}
-}
-
-// catchUp reads back blocks that came before their turn, a few at once; what is left the
-// commit reads.
-func (p *partialState) catchUp() {
-	if !p.behind() {
-		return
-	}
-	buf := blockPool.Get().(*[]byte)
-	defer blockPool.Put(buf)
-	for n := 0; n < maxCatchUp && p.behind(); n++ {
-		f, b, off := p.f, p.m.Blocks[p.whole.next], p.offs[p.whole.next]
-		ok := p.absorb(func() ([]byte, bool) {
-			data := (*buf)[:b.Size]
-			_, err := f.ReadAt(data, off)
-			return data, err == nil && cas.Sum(data) == b.Digest
-		})
-		if !ok {
-			return // the commit finds it, and says so
-		}
-	}
-}
-
-// near reports whether block i is on its way into the file, or is there and about to be
-// taken by who wrote it.
-func (p *partialState) near(i int) bool {
-	_, ok := p.writing[i]
-	return ok
-}
-
-// behind reports whether the next block of the whole is in the file and nobody has it in
-// memory.
-func (p *partialState) behind() bool {
-	i := p.whole.next
-	return p.f != nil && !p.whole.busy && i < len(p.have) && p.have[i] && !p.near(i)
-}
-
-// absorb hashes the next block of the whole, if get has it.
-func (p *partialState) absorb(get func() ([]byte, bool)) bool {
-	p.whole.begin()
-	h := p.whole.h
-	p.whole.busy = true
-	p.mu.Unlock()
-	b, ok := get()
-	if ok {
-		_, _ = h.Write(b) // never fails
-	}
-	p.mu.Lock()
-	p.whole.busy = false
-	if ok && p.whole.h == h { // else it begins again
-		p.whole.next++
-	}
-	p.turn.Broadcast()
-	return ok
-}
-
 // take notes that block i is verified and written. Under mu, or before anyone else has p.
 func (p *partialState) take(i int) {
 	b := p.m.Blocks[i]
@@ -385,7 +267,8 @@ func (p *partialState) PutBlock(i int, b []byte) error {
 		return forgeyard.Errorf(op, forgeyard.Invalid, "block %d is not in [0, %d)", i, len(p.have))
 	}
 	want := p.m.Blocks[i]
-	if int64(len(b)) != want.Size || cas.Sum(b) != want.Digest { // hashed before the lock, so that many can at once
+	part, ok := p.matches(i, b) // hashed before the lock, so that many can at once
+	if !ok {
 		return forgeyard.Errorf(op, forgeyard.Corrupt, "block %d of %s: %d bytes do not match %s", i, p.m.Whole, len(b), want.Digest)
 	}
 	p.mu.Lock()
@@ -399,22 +282,22 @@ func (p *partialState) PutBlock(i int, b []byte) error {
 	if p.f == nil {
 		return forgeyard.Errorf(op, forgeyard.Conflict, "the partial blob %s is closed", p.m.Whole)
 	}
-	if err := p.write(i, b); err != nil {
+	if err := p.write(i, b, part); err != nil {
 		return p.s.fail(op, err)
 	}
 	return p.s.fail(op, p.flushSome())
 }
 
 // write brings a verified block into the file without mu, so that many are on their way to
-// the disk at once, and into the hash of the whole in its turn.
-func (p *partialState) write(i int, b []byte) error {
+// the disk at once, and into the hash of the whole: by its part, or in its turn.
+func (p *partialState) write(i int, b []byte, part cas.Part) error {
 	p.writing[i] = struct{}{}
 	defer func() {
 		delete(p.writing, i)
 		p.turn.Broadcast()
 	}()
 	f, past := p.f, p.past
-	if p.whole.next == i && !p.whole.busy { // now, while the processor has it in its cache
+	if p.parts == nil && p.whole.next == i && !p.whole.busy { // now, while the processor has it in its cache
 		p.absorb(func() ([]byte, bool) { return b, true })
 	}
 	p.mu.Unlock()
@@ -424,7 +307,11 @@ func (p *partialState) write(i int, b []byte) error {
 		return err
 	}
 	p.take(i)
-	p.whole.stamp(f)
+	p.stamp(f)
+	if p.parts != nil {
+		p.parts.note(i, part)
+		return nil
+	}
 	p.follow(i, b)
 	return nil
 }
@@ -590,31 +477,15 @@ func (p *partialState) Commit(ctx context.Context, class cas.Class) (cas.Ref, er
 	return ref, p.s.fail(op, p.s.harden(class, ref.Digest, ref.Manifest))
 }
 
-// verify hashes all that is in the file. Blocks that were damaged meanwhile are
+// verify sees that all in the file is hashed. Blocks that were damaged meanwhile are
 // missing again; when every block matches and the whole does not, the manifest
 // itself was a lie and nothing of it is kept (C01).
 func (p *partialState) verify(ctx context.Context, op string) error {
-	buf := blockPool.Get().(*[]byte)
-	defer blockPool.Put(buf)
-	p.whole.distrust(p.f)
-	var damaged []int
-	for i := p.whole.next; i < len(p.m.Blocks); i++ {
-		if err := ctx.Err(); err != nil {
-			return p.s.fail(op, err)
-		}
-		b := p.m.Blocks[i]
-		data := (*buf)[:b.Size]
-		if _, err := p.f.ReadAt(data, p.offs[i]); err != nil && err != io.EOF {
-			return p.s.fail(op, err)
-		}
-		if cas.Sum(data) != b.Digest {
-			damaged = append(damaged, i)
-		}
-		if len(damaged) == 0 {
-			p.whole.take(data)
-		}
+	damaged, err := p.readRest(ctx)
+	if err != nil {
+		return p.s.fail(op, err)
 	}
-	whole := p.whole.sum()
+	whole := p.sum()
 	switch {
 	case len(damaged) > 0:
 		return errors.Join(forgeyard.Errorf(op, forgeyard.Corrupt, "%d blocks of %s were damaged on this disk and are missing again", len(damaged), p.m.Whole).WithHint("fetch them again"), p.lose(damaged))
@@ -628,7 +499,7 @@ func (p *partialState) verify(ctx context.Context, op string) error {
 // lose marks blocks as missing.
 func (p *partialState) lose(blocks []int) error {
 	for _, i := range blocks {
-		p.whole.lost(i)
+		p.unhash(i)
 		if p.have[i] {
 			p.have[i], p.bytes = false, p.bytes-p.m.Blocks[i].Size
 		}

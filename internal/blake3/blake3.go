@@ -17,12 +17,14 @@ import (
 	narrow "github.com/zeebo/blake3"
 )
 
+// ChunkSize is how many bytes a leaf of the tree has.
+const ChunkSize = 1024
+
 const (
 	blockSize = 64
-	chunkSize = 1024
 
 	lanes = 16
-	unit  = lanes * chunkSize
+	unit  = lanes * ChunkSize
 
 	// maxChunks are hashed at once: of their parents, the few at the top are made with
 	// lanes that stay empty, 2 % of the work.
@@ -34,27 +36,29 @@ func Sum256(b []byte) [32]byte {
 	if len(b) <= unit {
 		return narrow.Sum256(b)
 	}
-	h := Hasher{}
-	h.whole(b)
-	return h.finish(b[h.taken():])
+	var t tree
+	return t.finish(b[t.whole(b):])
+}
+
+// tree is what was hashed of some bytes, without the last of them.
+type tree struct {
+	first  uint64    // the number of its first chunk
+	chunks uint64    // hashed: a multiple of lanes
+	stack  [54]words // a subtree of 1<<i chunks at i, if that bit of chunks is set
+	marks  func(n int, cv [32]byte)
 }
 
 // Hasher hashes what is written to it. Its zero value is ready.
 type Hasher struct {
-	chunks uint64    // hashed: a multiple of lanes
-	stack  [54]words // a subtree of 1<<i chunks at i, if that bit of chunks is set
-	tail   [unit]byte
-	n      int // of tail
-	marks  func(n int, cv [32]byte)
+	tree
+	tail [unit]byte
+	n    int // of tail
 }
 
 // OnSubtree has f told of each subtree as it is hashed: how many bytes it is of, and its
 // chaining value, which names those bytes at their place in the whole. The same writes give
 // the same subtrees, but for the last unit, of which f is never told.
 func (h *Hasher) OnSubtree(f func(n int, cv [32]byte)) { h.marks = f }
-
-// taken is how many bytes are in the stack.
-func (h *Hasher) taken() int { return int(h.chunks) * chunkSize }
 
 // Reset forgets what was written.
 func (h *Hasher) Reset() { h.chunks, h.n = 0, 0 }
@@ -78,53 +82,65 @@ func (h *Hasher) Write(p []byte) (int, error) {
 }
 
 // whole takes units of p but for the last bytes, and says how many bytes it took.
-func (h *Hasher) whole(p []byte) (took int) {
+func (t *tree) whole(p []byte) (took int) {
 	for len(p) > unit {
-		n := uint64(min(maxChunks, (len(p)-1)/chunkSize))
-		n = 1 << (bits.Len64(n) - 1)
-		if fit := uint64(1) << bits.TrailingZeros64(h.chunks|maxChunks); n > fit {
-			n = fit // else it would not be a subtree
-		}
-		h.take(p[:n*chunkSize])
-		p = p[n*chunkSize:]
-		took += int(n) * chunkSize
+		n := t.fit(len(p))
+		t.take(p[:n])
+		p = p[n:]
+		took += n
 	}
 	return took
 }
 
-// take hashes a subtree of whole units that is not the last of all.
-func (h *Hasher) take(p []byte) {
-	cv := subtree(p, h.chunks)
-	if h.marks != nil {
-		h.marks(len(p), toBytes(cv))
+// fit is how many bytes of more than a unit may be taken at once: whole chunks, of which some
+// bytes more follow.
+func (t *tree) fit(size int) int {
+	n := uint64(min(maxChunks, (size-1)/ChunkSize))
+	n = 1 << (bits.Len64(n) - 1)
+	if fit := uint64(1) << bits.TrailingZeros64(t.chunks|maxChunks); n > fit {
+		n = fit // else it would not be a subtree
 	}
-	h.push(cv, uint64(len(p)/chunkSize))
+	return int(n) * ChunkSize
+}
+
+// take hashes a subtree of whole units that is not the last of all.
+func (t *tree) take(p []byte) {
+	cv := subtree(p, t.first+t.chunks)
+	if t.marks != nil {
+		t.marks(len(p), toBytes(cv))
+	}
+	t.push(cv, uint64(len(p)/ChunkSize))
 }
 
 // subtree is the chaining value of a power of two of chunks, at least lanes.
 func subtree(p []byte, counter uint64) words {
 	var l level
-	n := len(p) / chunkSize
+	n := len(p) / ChunkSize
 	for i := 0; i < n; i += lanes {
-		chunks(p[i*chunkSize:], counter+uint64(i), &l, i)
+		chunks(p[i*ChunkSize:], counter+uint64(i), &l, i)
 	}
+	return l.join(n)
+}
+
+// join is the chaining value over the first n of a level, a power of two.
+func (l *level) join(n int) words {
 	for n /= 2; n > 0; n /= 2 {
 		for i := 0; i < n; i += lanes {
-			parents(&l, i)
+			parents(l, i)
 		}
 	}
 	return l.get(0)
 }
 
 // push puts a subtree of n chunks on the stack and joins those of one size.
-func (h *Hasher) push(cv words, n uint64) {
+func (t *tree) push(cv words, n uint64) {
 	i := bits.TrailingZeros64(n)
-	h.chunks += n
-	for at := h.chunks - n; at>>i&1 == 1; i++ {
-		p := parentNode(h.stack[i], cv)
+	t.chunks += n
+	for at := t.chunks - n; at>>i&1 == 1; i++ {
+		p := parentNode(t.stack[i], cv)
 		cv = p.chain()
 	}
-	h.stack[i] = cv
+	t.stack[i] = cv
 }
 
 // Sum is the hash of what was written so far; more may follow.
@@ -137,11 +153,22 @@ func (h *Hasher) Sum() [32]byte {
 
 // finish is the hash with the last bytes, one at least and at most a unit. It changes
 // nothing.
-func (h *Hasher) finish(tail []byte) [32]byte {
-	n := last(tail, h.chunks)
-	for occupied := h.chunks; occupied != 0; occupied &= occupied - 1 {
-		n = parentNode(h.stack[bits.TrailingZeros64(occupied)], n.chain())
+func (t *tree) finish(tail []byte) [32]byte {
+	n := t.top(tail)
+	return n.hash()
+}
+
+// top is the top of the tree with the last bytes.
+func (t *tree) top(tail []byte) node {
+	n := last(tail, t.first+t.chunks)
+	for occupied := t.chunks; occupied != 0; occupied &= occupied - 1 {
+		n = parentNode(t.stack[bits.TrailingZeros64(occupied)], n.chain())
 	}
+	return n
+}
+
+// hash is what a node names if it is the root.
+func (n *node) hash() (out [32]byte) {
 	n.flags |= root
 	return toBytes(n.chain())
 }
@@ -155,18 +182,17 @@ func toBytes(cv words) (out [32]byte) {
 
 // last is the top of the tree of at most a unit of bytes.
 func last(b []byte, counter uint64) node {
-	if len(b) <= chunkSize {
+	if len(b) <= ChunkSize {
 		return chunkNode(b, counter)
 	}
 	var l level
-	n, whole := len(b)/chunkSize, b
-	if len(b) < unit { // the lanes behind n are for nobody
-		var padded [unit]byte
-		copy(padded[:], b)
-		whole = padded[:]
+	n := len(b) / ChunkSize
+	if len(b) < unit {
+		padded(b, counter, &l)
+	} else {
+		chunks(b, counter, &l, 0)
 	}
-	chunks(whole, counter, &l, 0)
-	if rest := b[n*chunkSize:]; len(rest) > 0 {
+	if rest := b[n*ChunkSize:]; len(rest) > 0 {
 		c := chunkNode(rest, counter+uint64(n))
 		l.put(n, c.chain())
 		n++
@@ -179,4 +205,14 @@ func last(b []byte, counter uint64) node {
 		}
 	}
 	return parentNode(l.get(0), l.get(1))
+}
+
+// padded hashes the chunks of less than a unit: the lanes behind them are for nobody. It
+// stands alone for the stack that it takes.
+//
+//go:noinline
+func padded(b []byte, counter uint64, l *level) {
+	var whole [unit]byte
+	copy(whole[:], b)
+	chunks(whole[:], counter, l, 0)
 }

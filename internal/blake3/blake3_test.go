@@ -34,10 +34,10 @@ func TestPublishedVectors(t *testing.T) {
 // library computes.
 func TestSizes(t *testing.T) {
 	in := pattern(3<<20 + 1024)
-	sizes := []int{1000 * chunkSize, 1000*chunkSize + 1, len(in)}
+	sizes := []int{1000 * ChunkSize, 1000*ChunkSize + 1, len(in)}
 	for _, n := range []int{0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 127, 128, 129, 256, 257, 300, 512} {
 		for _, more := range []int{-1025, -1, 0, 1, 63, 64, 65, 1023} {
-			if size := n*chunkSize + more; size >= 0 {
+			if size := n*ChunkSize + more; size >= 0 {
 				sizes = append(sizes, size)
 			}
 		}
@@ -96,6 +96,36 @@ func TestKernels(t *testing.T) {
 	}
 }
 
+// The parts of a whole, made in any order, are its hash, and each comes with that of its bytes.
+func TestParts(t *testing.T) {
+	in := pattern(9*64*ChunkSize + 3*ChunkSize)
+	for _, per := range []int{1, 16, 32, 64} {
+		size := per * ChunkSize
+		for _, n := range []int{size + 1, 2 * size, 2*size + 1, 3*size - 1, 4 * size, 5*size + 17*ChunkSize%size + 3, 7*size + size/2, len(in)} {
+			var parts []Part
+			for at := 0; at < n; at += size {
+				b := in[at:min(n, at+size)]
+				sum, part := SumAt(b, uint64(at/ChunkSize))
+				if sum != zeebo.Sum256(b) {
+					t.Fatalf("the part at %d of %d bytes has another name than its bytes", at, n)
+				}
+				parts = append(parts, part)
+			}
+			if got, want := Join(parts), zeebo.Sum256(in[:n]); got != want {
+				t.Fatalf("%d parts of %d chunks over %d bytes: %x, want %x", len(parts), per, n, got, want)
+			}
+		}
+	}
+	// A number that needs more than 32 bits, as it is far inside a large whole.
+	b := in[:5*unit+7]
+	_, got := SumAt(b, 1<<40)
+	h := tree{first: 1 << 40}
+	rest := b[h.whole(b):]
+	if n := h.top(rest); got != n.chain() {
+		t.Fatal("the number of a chunk is cut")
+	}
+}
+
 func FuzzSum(f *testing.F) {
 	f.Add([]byte("abc"), 1, 40)
 	f.Fuzz(func(t *testing.T, b []byte, cut, times int) {
@@ -123,5 +153,22 @@ func BenchmarkSum(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// Both hashes of a block: one after the other, and together.
+func BenchmarkBoth(b *testing.B) {
+	in := pattern(256 << 20)
+	const size = 1 << 20
+	var h Hasher
+	for name, f := range map[string]func(p []byte){
+		"apart": func(p []byte) { Sum256(p); _, _ = h.Write(p) }, "together": func(p []byte) { SumAt(p, 1<<10) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(size)
+			for at := 0; b.Loop(); at = (at + size) % len(in) {
+				f(in[at : at+size])
+			}
+		})
 	}
 }

@@ -67,7 +67,7 @@ func quarter(v *[16]uint32, a, b, c, d int, x, y uint32) {
 	v[b] = bits.RotateLeft32(v[b]^v[c], -7)
 }
 
-// chunkNode is the last compression of a chunk of at most chunkSize bytes.
+// chunkNode is the last compression of a chunk of at most ChunkSize bytes.
 func chunkNode(b []byte, counter uint64) node {
 	n := node{cv: iv, counter: counter, size: blockSize, flags: chunkStart}
 	for len(b) > blockSize {
@@ -100,7 +100,7 @@ func parentNode(left, right words) node {
 // sixteen, into out[…][at:].
 func chunksPlain(in []byte, counter uint64, out *level, at int) {
 	for i := range lanes {
-		n := chunkNode(in[i*chunkSize:(i+1)*chunkSize], counter+uint64(i))
+		n := chunkNode(in[i*ChunkSize:(i+1)*ChunkSize], counter+uint64(i))
 		out.put(at+i, n.chain())
 	}
 }
