@@ -199,9 +199,22 @@ func (s *stormy) all(what string, ids []string, look func(*forgeyardv1.Job) erro
 			return err == nil, err
 		})
 		if err != nil {
-			s.t.Fatal(err)
+			s.t.Fatalf("%v; %s", err, s.census(ids))
 		}
 	}
+}
+
+// census says how many of the jobs stand where.
+func (s *stormy) census(ids []string) string {
+	where := map[string]int{}
+	for _, id := range ids {
+		j, err := s.site.Nodes[0].Job(s.t.Context(), id)
+		if err != nil {
+			return err.Error()
+		}
+		where[fmt.Sprintf("%s/%s in epoch %d at %s with %d checkpoints, asked back: %q", j.Status, j.Phase, j.Epoch, j.Runner, len(j.Checkpoints), j.AskedBack)]++
+	}
+	return fmt.Sprint(where)
 }
 
 // lines waits until each job has printed that, and no more.
