@@ -192,6 +192,7 @@ func TestContractIdentity(t *testing.T) {
 		"interval":       func(r *job.Resume) { r.Checkpoint.Interval += time.Second },
 		"window":         func(r *job.Resume) { r.Checkpoint.Window += time.Second },
 		"on cancel":      func(r *job.Resume) { r.Checkpoint.OnCancel = !r.Checkpoint.OnCancel },
+		"on notice":      func(r *job.Resume) { r.Checkpoint.NoneOnNotice = true },
 		"keep":           func(r *job.Resume) { r.Checkpoint.Keep++ },
 		"max age":        func(r *job.Resume) { r.Checkpoint.MaxAge += time.Hour },
 		"files":          func(r *job.Resume) { r.Checkpoint.Files = append(r.Checkpoint.Files, "another") },

@@ -97,7 +97,7 @@ func TestNoSnapshotIsTakenForACheckpoint(t *testing.T) {
 	}
 }
 
-// CK-076 077 078 194: the file says it in the words of the protocol; hardware is short for three.
+// CK-064 076 077 078 194: the file says it in the words of the protocol; hardware is short for three.
 func TestCompatibilityOfAFile(t *testing.T) {
 	f := FileResume{
 		Mode: ResumeApplication, Compatibility: FileCompatibility{Arch: machine.Exact, Baseline: machine.Compatible, Hardware: machine.Any, CPU: machine.Compatible},
@@ -105,6 +105,14 @@ func TestCompatibilityOfAFile(t *testing.T) {
 	}
 	got := f.contract()
 	want := machine.Compatibility{Arch: machine.Exact, Baseline: machine.Compatible, CPU: machine.Compatible, GPU: machine.Any, Device: machine.Any}
+	no := false
+	f.Checkpoint.OnNotice = &no
+	if s := (Spec{Resume: f.contract()}); got.Checkpoint.NoneOnNotice || !s.Resume.Checkpoint.NoneOnNotice {
+		t.Errorf("on a notice: %+v, and where it is declined %+v", got.Checkpoint, s.Resume.Checkpoint)
+	}
+	if s := (Spec{Resume: Resume{Mode: ResumeApplication, Checkpoint: CheckpointDecl{NoneOnNotice: true}}}); !s.SaysLater() {
+		t.Error("a program of log format 1 is given what it does not read")
+	}
 	if got.Compatibility != want || got.Sensitivity != SensPublic || got.Checkpoint.MaxAge != time.Hour || got.Checkpoint.KeepOnFailure != time.Minute || !got.saysLater() {
 		t.Errorf("%+v", got)
 	}

@@ -244,6 +244,7 @@ type FileCheckpoint struct {
 	Signal      string          `yaml:"signal" enum:"none|USR1|USR2|HUP"`
 	SignalScope string          `yaml:"signal_scope" enum:"main" later:"group"`
 	OnCancel    bool            `yaml:"on_cancel"`
+	OnNotice    *bool           `yaml:"on_preemption_notice"` // nil: true
 	// How long payloads are kept: the newest `keep`, none but the newest for longer than
 	// max_age, and after a failure or a cancellation.
 	MaxAge        time.Duration `yaml:"max_age"`
@@ -531,7 +532,7 @@ func (r FileResume) contract() Resume {
 	c := r.Checkpoint
 	out := Resume{Mode: r.Mode, FormatName: r.Format.Name, FormatVersion: r.Format.Version, Checkpoint: CheckpointDecl{
 		ExitCode: c.ExitCode, RejectCode: c.RejectCode, Interval: c.Interval, Window: c.Window,
-		MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Signal: c.Signal, Results: c.Results, OnCancel: c.OnCancel,
+		MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Signal: c.Signal, Results: c.Results, OnCancel: c.OnCancel, NoneOnNotice: c.OnNotice != nil && !*c.OnNotice,
 		MaxAge: c.MaxAge, KeepOnFailure: c.KeepOnFailure,
 	}, Isolation: r.Isolation, Profile: Profile(r.CompatProfile), Compatibility: r.Compatibility.declared(), Sensitivity: r.Sensitivity}
 	if out.Profile == "native" {

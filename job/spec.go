@@ -296,6 +296,9 @@ type CheckpointDecl struct {
 	Keep       int           `cbor:"7,keyasint,omitempty"`
 	Signal     string        `cbor:"8,keyasint,omitempty"`  // none | USR1 | USR2 | HUP
 	OnCancel   bool          `cbor:"58,keyasint,omitempty"` // a cancellation asks for one, where its reason allows
+	// NoneOnNotice: a notice that the machine is taken away asks for none, and the last committed one
+	// is used.
+	NoneOnNotice bool `cbor:"98,keyasint,omitempty"`
 	// MaxAge and KeepOnFailure say how long payloads are kept: at most, beside the newest; and
 	// after the job failed or was cancelled. Of log format 2.
 	MaxAge        time.Duration `cbor:"45,keyasint,omitempty"`

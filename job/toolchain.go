@@ -34,7 +34,7 @@ func (s Spec) usesToolchains() bool {
 
 // SaysLater reports what a program of log format 1 does not read.
 func (s Spec) SaysLater() bool {
-	return s.Connectivity.NoReplace || s.Own() || len(s.OnFailure) > 0 || s.Requires.Pool != "" || len(s.Requires.Trust) > 0 || s.usesToolchains() || s.Resume.saysLater() || s.saysEffects() || s.Interruption.saysLater() || s.Resume.Checkpoint.OnCancel || s.Resume.Mode == ResumeFramework || s.Resume.Profile != ""
+	return s.Connectivity.NoReplace || s.Own() || len(s.OnFailure) > 0 || s.Requires.Pool != "" || len(s.Requires.Trust) > 0 || s.usesToolchains() || s.Resume.saysLater() || s.saysEffects() || s.Interruption.saysLater() || s.Resume.Checkpoint.OnCancel || s.Resume.Checkpoint.NoneOnNotice || s.Resume.Mode == ResumeFramework || s.Resume.Profile != ""
 }
 
 // Warm counts the toolchains of a spec that the machine has ready: a soft preference of

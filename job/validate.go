@@ -406,5 +406,5 @@ func (c *check) checkpoint(d CheckpointDecl) {
 
 func (d CheckpointDecl) isZero() bool {
 	return d.ExitCode == 0 && d.RejectCode == 0 && len(d.Files) == 0 && d.Interval == 0 && d.Window == 0 &&
-		d.MaxBytes == 0 && d.Keep == 0 && d.Signal == "" && d.MaxAge == 0 && d.KeepOnFailure == 0 && !d.OnCancel && d.Results == 0
+		d.MaxBytes == 0 && d.Keep == 0 && d.Signal == "" && d.MaxAge == 0 && d.KeepOnFailure == 0 && !d.OnCancel && !d.NoneOnNotice && d.Results == 0
 }

@@ -76,7 +76,7 @@ var later = []string{
 	"Spec.OnFailure", "Result.Diagnostics",
 	"TokenCreate.Approve", "Token.Approve", "MemberSet.Approved", "Member.Waiting",
 	"Stop.Lease",
-	"MemberSet.Assign", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel",
+	"MemberSet.Assign", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice",
 	"Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains",
 	"Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted",
 	"Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Commit.Origin", "Commit.For", "Commit.Same", "Resume.Compatibility", "Resume.Sensitivity", "Capabilities.Machine",
@@ -89,7 +89,7 @@ var later = []string{
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
 // TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog, TestDiagnosticsInTheLog, TestApproval, TestAssignmentInTheLog, TestToolchainsInTheLog, TestSuspension, TestEffectsInTheLog, TestStopsInTheLog, TestMarksInTheLog and TestCheckpointCommands hold them.
 var latest = []string{"Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics",
-	"Token.Approve", "Member.Waiting", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted",
+	"Token.Approve", "Member.Waiting", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted",
 	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile",
 	"Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension", "Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark", "Job.Word", "Job.Chosen",
 	"Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Commit.Origin", "Commit.For", "Commit.Same", "Resume.Compatibility", "Resume.Sensitivity", "Capabilities.Machine"}
@@ -395,7 +395,7 @@ var told = later[slices.Index(later, "Submit.Via"):]
 func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
-	golden.Fill(t, &given, "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel")
+	golden.Fill(t, &given, "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice")
 	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
@@ -424,7 +424,7 @@ func TestFieldsOfRuns(t *testing.T) {
 	golden.Fill(t, &release, "Release.Clean")
 	golden.Fill(t, &end, "Result.Overran", "Result.Diagnostics")
 	golden.Fill(t, &runs.Events)
-	golden.Fill(t, &runs.Jobs, "Job.Word", "Job.Chosen", "Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark", "Job.Said", "Job.Tail", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted", "Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Commit.Origin", "Commit.For", "Commit.Same", "Resume.Compatibility", "Resume.Sensitivity")
+	golden.Fill(t, &runs.Jobs, "Job.Word", "Job.Chosen", "Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark", "Job.Said", "Job.Tail", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted", "Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice", "Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Commit.Origin", "Commit.For", "Commit.Same", "Resume.Compatibility", "Resume.Sensitivity")
 	golden.Fill(t, &runs.Names)
 	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
 	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{
@@ -549,5 +549,21 @@ func TestOtherVersionsAreRefused(t *testing.T) {
 	}
 	if _, err := DecodeState([]byte{snapshotList, snapshotPacked + 1, 0x80}); err == nil || !bytes.Contains([]byte(err.Error()), []byte("format 3 is not known, this version reads up to 2")) {
 		t.Errorf("a snapshot of format 3: %v", err)
+	}
+}
+
+// TestNoneOnNotice holds a spec that declines a checkpoint when its machine is taken away. What
+// came before it has its bytes as ever.
+func TestNoneOnNotice(t *testing.T) {
+	j := Job{ID: "J", Run: "R"}
+	j.Spec.Resume.Checkpoint.NoneOnNotice = true
+	s, err := DecodeState(cborx.Marshal(image{Format: snapshotFormat, Log: FormatLeases, Jobs: []Job{j}, Runs: []Run{{ID: "R", Job: "J"}}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := golden.Rows(t, "testdata/on-notice.hex", []golden.Row{{Name: "snapshot", Bytes: s.Encode()}})
+	back, err := DecodeState(rows[0].Bytes)
+	if got, ok := back.Jobs.Get("J"); err != nil || !ok || !got.Spec.Resume.Checkpoint.NoneOnNotice {
+		t.Errorf("%+v %v", got, err)
 	}
 }

@@ -66,7 +66,7 @@ func work(j site.Job, wall forgeyard.Wall) checkpoint.Work {
 		since = max(since, c.At)
 	}
 	return checkpoint.Work{
-		ID: string(j.ID), Resumable: j.TakesCheckpoints(), MilliCPU: j.Spec.Resources.MilliCPU, Priority: j.Spec.Interruption.Priority,
+		ID: string(j.ID), Resumable: j.TakesCheckpoints() && !j.Spec.Resume.Checkpoint.NoneOnNotice, MilliCPU: j.Spec.Resources.MilliCPU, Priority: j.Spec.Interruption.Priority,
 		Unsaved: max(0, wall.Time().Sub(since.Time())), Write: writes(j),
 	}
 }

@@ -43,7 +43,7 @@ func TestNotice(t *testing.T) {
 // to do again; what cannot be saved comes last.
 func TestNoticeAsksByWorth(t *testing.T) {
 	r := newRig(t)
-	r.in.Caps.MaxJobs = 4
+	r.in.Caps.MaxJobs = 5
 	small := func(change func(*job.Spec)) func(*job.Spec) {
 		return func(s *job.Spec) {
 			s.Resources.MilliCPU = 100
@@ -59,6 +59,7 @@ func TestNoticeAsksByWorth(t *testing.T) {
 		change func(*job.Spec)
 	}{
 		{"plain", func(s *job.Spec) { s.Resume.Mode = "" }},
+		{"declines", func(s *job.Spec) { s.Resume.Checkpoint.NoneOnNotice, s.Resources.MilliCPU = true, 300 }},
 		{"small", nil},
 		{"large", func(s *job.Spec) { s.Resources.MilliCPU = 200 }},
 		{"critical", func(s *job.Spec) { s.Interruption.Priority = job.PriorityCritical }},
@@ -74,7 +75,7 @@ func TestNoticeAsksByWorth(t *testing.T) {
 			got = append(got, names[e.Lease])
 		}
 	}
-	if said := strings.Join(got, " "); said != "critical large small plain" {
+	if said := strings.Join(got, " "); said != "critical large small plain declines" {
 		t.Errorf("asked in the order %s", said)
 	}
 }

@@ -78,21 +78,26 @@ func TestCancelDoesNotWaitForever(t *testing.T) {
 
 // FYCP/1 §6, CK-308, CK-340: a preemption asks for a checkpoint when there is time, tells the program
 // the deadline and that it is no promise, and where there is not goes straight to the signal:
-// the last committed one is used. CK-129: the site bounds the grace.
+// the last committed one is used, as where the job wants none for a notice (CK-064). CK-129: the
+// site bounds the grace.
 func TestPreemptWithinItsTime(t *testing.T) {
 	script := `trap 'echo a signal; exit 9' TERM; echo up; until grep -q '"want_checkpoint":true' $FORGEYARD_CTL_DIR/request.json; do sleep 0.05; done
 grep -o '"deadline":"[^"]*","deadline_reliable":false' $FORGEYARD_CTL_DIR/request.json; echo 1 > n; exit 85`
 	for name, c := range map[string]struct {
 		left time.Duration
+		none bool
 		want string
 		code int
 	}{
-		"time":    {time.Hour, `"deadline":"20`, 85},
-		"no time": {2 * time.Second, "a signal", 9},
+		"time":          {time.Hour, false, `"deadline":"20`, 85},
+		"no time":       {2 * time.Second, false, "a signal", 9},
+		"none is asked": {time.Hour, true, "a signal", 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			tk := task(resumable([]string{"n"}, script))
+			s := resumable([]string{"n"}, script)
+			s.Resume.Checkpoint.NoneOnNotice = c.none
+			tk := task(s)
 			k := b.book(tk)
 			k.exit = VerdictCommitted
 			tk.Checkpoints = k

@@ -158,7 +158,7 @@ func (w *watch) obey() {
 		return
 	}
 	window := w.window()
-	asks := w.a.contract.Resumable() && (o.gives() || o.save || o.kind == checkpoint.StopCheckpoint) && window >= checkpoint.MinWindow
+	asks := w.a.contract.Resumable() && w.savesFor(o) && window >= checkpoint.MinWindow
 	w.request(checkpoint.Request{Kind: o.kind, Reason: o.reason, WantCheckpoint: asks, WantExit: o.kind != checkpoint.StopCheckpoint, Deadline: w.deadline()})
 	if o.cancel {
 		w.tellStopping(false)
@@ -177,6 +177,14 @@ func (w *watch) obey() {
 	default:
 		w.signal()
 	}
+}
+
+// savesFor reports whether the job wants a checkpoint before it follows an order.
+func (w *watch) savesFor(o order) bool {
+	if o.kind == checkpoint.StopPreempt && w.a.task.Spec.Resume.Checkpoint.NoneOnNotice {
+		return false
+	}
+	return o.gives() || o.save || o.kind == checkpoint.StopCheckpoint
 }
 
 // window is how long a checkpoint may take.
