@@ -262,10 +262,10 @@ func count(e evidence) string {
 		what[o.What]++
 		how[o.Result]++
 	}
-	epochs, jobs := 0, map[string]bool{}
+	epochs, resumed, jobs := 0, 0, map[string]bool{}
 	for _, j := range e.Ended {
 		if !jobs[j.Job] {
-			epochs += len(j.Epochs)
+			epochs, resumed = epochs+len(j.Epochs), resumed+j.Resumed
 		}
 		jobs[j.Job] = true
 	}
@@ -273,6 +273,6 @@ func count(e evidence) string {
 	for _, t := range e.Touches {
 		touches += len(t)
 	}
-	return strings.TrimSpace(fmt.Sprintf("%d acts; %d calls (submit %d, cancel %d, lease %d, release %d; %d without an answer), %d looks; %d jobs in %d epochs, %d beats, %d touches; %d records upstream",
-		len(e.Shape.Acts), len(e.Ops), what["submit"], what["cancel"], what["lease"], what["release"], how[unknown], len(e.Seen), len(jobs), epochs, len(e.Beats), touches, e.Uplink.Records))
+	return strings.TrimSpace(fmt.Sprintf("%d acts; %d calls (submit %d, cancel %d, lease %d, release %d; %d without an answer), %d looks; %d jobs in %d epochs, of which %d from a checkpoint, %d beats, %d touches; %d records upstream",
+		len(e.Shape.Acts), len(e.Ops), what["submit"], what["cancel"], what["lease"], what["release"], how[unknown], len(e.Seen), len(jobs), epochs, resumed, len(e.Beats), touches, e.Uplink.Records))
 }

@@ -301,9 +301,11 @@ func (x *client) delegate(ctx context.Context) {
 func (x *client) file() m {
 	long := 1 + x.r.IntN(12)
 	policy := []m{{"policy": "continuous"}, {"policy": "grace", "for": "2s"}, {"policy": "offline_authorized", "for": "12s"}}[x.r.IntN(3)]
-	switch x.r.IntN(6) {
+	switch x.r.IntN(8) {
 	case 0, 1:
 		return plain(long, policy)
+	case 6, 7:
+		return saving(long, policy)
 	case 2:
 		return outside("free", "none", x.w.side.pipe.Name(), long, policy)
 	case 3, 4:
@@ -326,6 +328,29 @@ func base(script string, policy m) m {
 // plain works in a sandbox, in steps of a fifth of a second.
 func plain(long int, policy m) m {
 	return base(fmt.Sprintf("i=0\nwhile [ $i -lt %d ]; do echo step $i; sleep 0.2; i=$((i+1)); done\n", long), policy)
+}
+
+// saving works in steps too, saves after every other one, and goes on from what it saved. What
+// it is given must be whole: it fails with anything else, and nothing in it may fail. That holds
+// whoever is lost while it is saved, copied or restored.
+func saving(long int, policy m) m {
+	j := base(fmt.Sprintf(`i=0
+if from=$(fyjob restore path); then
+  i=$(cat "$from/n")
+  [ "$(wc -c < "$from/state")" -eq $((i * 100000)) ] && [ "$(cksum < "$from/state")" = "$(cat "$from/sum")" ] || exit 7
+  cp "$from/state" state && chmod u+w state
+  fyjob restore ok || :
+fi
+while [ $i -lt %d ]; do
+  echo step $i; sleep 0.2
+  head -c 100000 /dev/urandom >> state; i=$((i+1))
+  [ $((i %% 2)) -eq 0 ] || continue
+  d=$(fyjob ckpt begin) && cp state "$d/state" && echo $i > "$d/n" && cksum < state > "$d/sum" && fyjob ckpt commit "$d" || :
+done
+`, long), policy)
+	j["resources"] = m{"cpu": 0.05, "memory": "32MiB", "disk": "32MiB", "pids": 32}
+	j["resume"] = m{"mode": "application", "checkpoint": m{"window": "10s"}}
+	return j
 }
 
 // outside says each step in the side log.

@@ -79,7 +79,8 @@ type ended struct {
 	Epoch     uint64   `json:"epoch"`
 	Completed []uint64 `json:"completed"` // epochs whose result was taken as the job's
 	Epochs    []uint64 `json:"epochs"`
-	Result    string   `json:"result,omitempty"` // what its output says
+	Resumed   int      `json:"resumed,omitempty"` // epochs that went on from a checkpoint
+	Result    string   `json:"result,omitempty"`  // what its output says
 	Outputs   string   `json:"outputs,omitempty"`
 }
 

@@ -219,6 +219,9 @@ func (w *world) collectNode(ctx context.Context, rec *recorder, n *localsite.Nod
 		e := ended{Node: n.Name, Job: j.JobId, Key: j.Title, Grant: j.GrantId, Status: j.Status, Epoch: j.Epoch, Category: j.Category}
 		for _, p := range j.Epochs {
 			e.Epochs = append(e.Epochs, p.Epoch)
+			if p.ResumedFrom != "" {
+				e.Resumed++
+			}
 			if p.Reason == "completed" && p.Detail == "done" { // one that failed may be tried again
 				e.Completed = append(e.Completed, p.Epoch)
 			}
