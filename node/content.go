@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	caspeer "github.com/forgeyard/forgeyard-node/cas/peer"
 	"github.com/forgeyard/forgeyard-node/cas/peer/bulk"
 	"github.com/forgeyard/forgeyard-node/internal/cborx"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/agent"
@@ -75,23 +77,50 @@ func (n *Node) replicate(ctx context.Context, d job.Durability, pin cas.Pin, roo
 		targets = n.answering(ctx, n.targets())
 	}
 	last := errors.New("none answers")
-	for _, t := range targets {
-		if len(have) >= want {
-			break
+	untilNotBusy(ctx, n.clock, func() (busy bool) {
+		for _, t := range targets {
+			if len(have) >= want {
+				return false
+			}
+			if slices.Contains(have, t) {
+				continue
+			}
+			if err := n.exchange.Replicate(ctx, string(t), roots, pin.Owner, time.Time{}); err != nil {
+				last, busy = err, busy || forgeyard.KindOf(err) == forgeyard.Limit
+				n.log.Warn("a copy could not be made", "on", t, "what", pin.Owner, "err", err)
+				continue
+			}
+			have = append(have, t)
 		}
-		if err := n.exchange.Replicate(ctx, string(t), roots, pin.Owner, time.Time{}); err != nil {
-			last = err
-			n.log.Warn("a copy could not be made", "on", t, "what", pin.Owner, "err", err)
-			continue
-		}
-		have = append(have, t)
-	}
+		return busy
+	})
 	r := runner.Replicas{Nodes: have, Short: len(have) < cfg.Copies}
 	if len(have) >= want || cfg.AcceptFewer {
 		return r, nil
 	}
 	return r, forgeyard.Errorf("replicate", forgeyard.Unavailable, "%d of %d copies are made, no other node takes one: %v", len(have), want, last).
 		WithHint("bring another node up, or allow fewer: forgeyard-node site config set durability.accept_fewer true")
+}
+
+// How long nodes that have too much to do are asked again: whoever saves before its machine is
+// taken away has no later.
+const (
+	busyFirst = 100 * time.Millisecond
+	busyMost  = 2 * time.Second
+	busyFor   = time.Minute
+)
+
+// untilNotBusy calls try again while it says that somebody was busy, ever less often.
+func untilNotBusy(ctx context.Context, c clock.Clock, try func() (busy bool)) {
+	wait := busyFirst
+	for waited := time.Duration(0); try() && waited < busyFor; waited += wait {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.After(wait):
+		}
+		wait = min(2*wait, busyMost)
+	}
 }
 
 func (n *Node) membersInSite() int {
