@@ -90,6 +90,9 @@ want rsync rsync      # the benches bring small files beside it
 want restic restic    # and checkpoints
 want ccache ccache    # a client of the build cache
 want gcc gcc          # what it caches
+want strace strace    # what the helper syncs
+want cargo cargo      # tests that go on one by one, of Rust
+/usr/bin/python3 -c 'import pytest' 2>/dev/null || need+=(python3-pytest) # and of Python
 [ -e /usr/include/stdio.h ] || need+=(libc6-dev)
 if [ "${1:-}" = soak ]; then want bazel bazel-bootstrap; fi
 if [ "${1:-}" = generate ]; then want protoc protobuf-compiler; fi

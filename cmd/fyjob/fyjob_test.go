@@ -16,6 +16,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
+	"github.com/forgeyard/forgeyard-node/internal/needs"
 	"github.com/forgeyard/forgeyard-node/job"
 )
 
@@ -47,6 +48,36 @@ func TestCommitExitCodes(t *testing.T) {
 		if code != want || (want != 0) != strings.Contains(stderr, "because "+string(status)) {
 			t.Errorf("%s: exit %d, want %d; %q", status, code, want, stderr)
 		}
+	}
+}
+
+// CK-084: what is sealed is on the disk first: each file, each folder and the marker, and then the
+// name that makes a checkpoint of them.
+func TestCommitIsOnTheDisk(t *testing.T) {
+	const strace = "/usr/bin/strace"
+	if out, err := exec.Command(strace, "-qq", "true").CombinedOutput(); err != nil {
+		needs.Lacking(t, "strace: %v %s", err, out)
+	}
+	s := newSite(t, simple())
+	trace := filepath.Join(s.bin, "trace")
+	code, stderr := s.run("/bin/sh", "-euc", `d=$(fyjob ckpt begin); mkdir "$d/sub"; echo x >"$d/sub/x"; echo y >"$d/y"; `+strace+` -f -y -qq -e trace=fsync,rename,renameat,renameat2 -o `+trace+` fyjob ckpt commit "$d"`)
+	if code != 0 {
+		t.Fatalf("exit %d %s", code, stderr)
+	}
+	b, err := os.ReadFile(trace)
+	check(t, err)
+	before, after, ok := strings.Cut(string(b), `/000001")`)
+	if !ok {
+		t.Fatalf("nothing was sealed:\n%s", b)
+	}
+	slot := s.path("ckpt/000001.tmp")
+	for _, p := range []string{"/sub/x", "/sub", "/y", "/.fy-checkpoint.json.tmp", ""} {
+		if !strings.Contains(before, "<"+slot+p+">) = 0\n") {
+			t.Errorf("%q was not synced before it was sealed:\n%s", p, before)
+		}
+	}
+	if !strings.Contains(after, "<"+s.path("ckpt")+">) = 0\n") {
+		t.Errorf("its name was not synced:\n%s", after)
 	}
 }
 
