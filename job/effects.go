@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -183,6 +184,18 @@ func (c *check) argv(at string, argv []string) {
 	}
 }
 
+// overlap names one of files that is p, holds it or lies below it.
+func overlap(p string, files []string) string {
+	p = path.Clean(p) + "/"
+	for _, f := range files {
+		g := path.Clean(f) + "/"
+		if strings.HasPrefix(p, g) || strings.HasPrefix(g, p) {
+			return f
+		}
+	}
+	return ""
+}
+
 func (c *check) stepResumes(s Spec) {
 	keys := map[string]bool{}
 	loose := -1 // a step that leaves nothing to go on from
@@ -206,6 +219,9 @@ func (c *check) stepResumes(s Spec) {
 		for k, p := range st.Outputs {
 			c.below(fmt.Sprintf("%s.outputs[%d]", at, k), p)
 			c.unique(fmt.Sprintf("%s.outputs[%d]", at, k), p, seen)
+			if f := overlap(p, s.Resume.Checkpoint.Files); f != "" {
+				c.add(fmt.Sprintf("%s.outputs[%d]", at, k), "%q and resume.checkpoint.files %q hold the same files: one of the two would replace the other when the job goes on; keep them apart", forgeyard.Clip(p, 80), forgeyard.Clip(f, 80))
+			}
 		}
 		c.argv(at+".reconcile", st.Reconcile)
 		if len(st.Reconcile) > 0 && st.Resume != StepReconcile {

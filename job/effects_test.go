@@ -85,19 +85,21 @@ job:
 
 func TestWrongEffects(t *testing.T) {
 	for text, want := range map[string]string{
-		"effects: often":                                                                          `"often" is unknown; allowed: none, protected, or a mapping`,
-		"effects: {default: sometimes}":                                                           "effects.default: ",
-		"effects: {keys: {'*': {}}}":                                                              "is every key: use effects.default",
-		"effects: {keys: {'a b': {}}}":                                                            "allowed: letters, digits",
-		"effects: {keys: {step/x: {}}}":                                                           "which is for steps",
-		"effects: {keys: {x: {policy: safe, reconcile: [ls]}}}":                                   "is for policy reconcile-before-resume; the policy is safe",
-		"steps: [{name: a, sh: ls, resume: resume-checkpoint}]":                                   "needs resume.mode application",
-		"steps: [{name: a, sh: ls, outputs: [x]}]":                                                "are for resume: already-committed",
-		"steps: [{name: a, sh: ls, reconcile: [x]}]":                                              "is for resume: reconcile",
-		"steps: [{name: a, sh: ls, resume: already-committed, outputs: [../x]}]":                  "leaves the workspace",
-		"steps: [{name: a b, sh: ls, resume: reconcile}, {name: a_b, sh: ls, resume: reconcile}]": "is given twice",
+		"effects: often":                                                         `"often" is unknown; allowed: none, protected, or a mapping`,
+		"effects: {default: sometimes}":                                          "effects.default: ",
+		"effects: {keys: {'*': {}}}":                                             "is every key: use effects.default",
+		"effects: {keys: {'a b': {}}}":                                           "allowed: letters, digits",
+		"effects: {keys: {step/x: {}}}":                                          "which is for steps",
+		"effects: {keys: {x: {policy: safe, reconcile: [ls]}}}":                  "is for policy reconcile-before-resume; the policy is safe",
+		"steps: [{name: a, sh: ls, resume: resume-checkpoint}]":                  "needs resume.mode application",
+		"steps: [{name: a, sh: ls, outputs: [x]}]":                               "are for resume: already-committed",
+		"steps: [{name: a, sh: ls, reconcile: [x]}]":                             "is for resume: reconcile",
+		"steps: [{name: a, sh: ls, resume: already-committed, outputs: [../x]}]": "leaves the workspace",
+		"resume: {mode: application, checkpoint: {files: [model/state]}}\n  steps: [{name: a, sh: ls, resume: already-committed, outputs: [model]}, {name: b, sh: ls, resume: resume-checkpoint}]": "hold the same files",
+		"resume: {mode: application, checkpoint: {files: [model/]}}\n  steps: [{name: a, sh: ls, resume: already-committed, outputs: [model/lib]}, {name: b, sh: ls, resume: resume-checkpoint}]":  "hold the same files",
+		"steps: [{name: a b, sh: ls, resume: reconcile}, {name: a_b, sh: ls, resume: reconcile}]":                                                                                                  "is given twice",
 	} {
-		if !strings.HasPrefix(text, "steps") {
+		if !strings.Contains(text, "steps: ") {
 			text = "steps: [{sh: ls}]\n  " + text
 		}
 		if _, err := specOf(t, "version: 1\nkind: build\njob:\n  "+text+"\n", nil); err == nil || !strings.Contains(err.Error(), want) {

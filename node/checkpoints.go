@@ -192,7 +192,7 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began f
 	if x.isLost() {
 		x.putBackLog(chunks)
 		got.Verdict, got.Reason = runner.VerdictStale, "the lease is over"
-		return got, nil
+		return got, x.n.store.Unpin(ctx, ing.Owner)
 	}
 	told := x.untold()
 	sent := x.n.clock.Now()
@@ -205,13 +205,12 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began f
 		return got, err
 	}
 	done, err := site.Value[site.Checkpointed](reply)
-	switch {
-	case err == nil:
-	case forgeyard.KindOf(err) == forgeyard.Stale:
-		got.Verdict, got.Reason = runner.VerdictStale, err.Error()
-		return got, nil
-	default:
+	if err != nil { // the parts of the log that went with it are not named yet
+		x.putBackLog(chunks)
 		got.Verdict, got.Reason = runner.VerdictRejected, err.Error()
+		if forgeyard.KindOf(err) == forgeyard.Stale {
+			got.Verdict = runner.VerdictStale
+		}
 		return got, x.n.store.Unpin(ctx, ing.Owner)
 	}
 	x.n.metrics.checkpoints.Inc()

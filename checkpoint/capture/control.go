@@ -68,6 +68,11 @@ func ReadOutbox(ctl string) ([]Delivery, error) {
 		for _, n := range ns[:min(len(ns), maxOutbox)] {
 			d := Delivery{N: n}
 			b, err := readBounded(root, path.Join(checkpoint.OutboxName, checkpoint.MessageName(n)), checkpoint.MaxControlBytes)
+			if err != nil {
+				if _, gone := root.Lstat(path.Join(checkpoint.OutboxName, checkpoint.MessageName(n))); errors.Is(gone, fs.ErrNotExist) {
+					continue // it was answered, or taken back, since the names were read
+				}
+			}
 			if err == nil {
 				d.Message, err = checkpoint.ParseMessage(b)
 			}

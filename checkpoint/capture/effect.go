@@ -5,10 +5,11 @@ import (
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 )
 
-// EffectMessages reads the messages about effects that wait for an answer. A message of
-// another attempt or epoch, or one that nobody can read, is answered here. Watcher leaves
-// them alone: it may be busy with a checkpoint for minutes.
-func EffectMessages(ctl string, attempt forgeyard.AttemptID, epoch uint64) ([]checkpoint.Message, error) {
+// EffectMessages reads the messages about effects that wait for an answer. One of another
+// attempt or epoch is answered here. Watcher leaves them alone: it may be busy with a
+// checkpoint for minutes. alone: there is no Watcher, and what nobody can read is answered
+// here too; no message has two who answer it.
+func EffectMessages(ctl string, attempt forgeyard.AttemptID, epoch uint64, alone bool) ([]checkpoint.Message, error) {
 	all, err := ReadOutbox(ctl)
 	if err != nil {
 		return nil, err
@@ -16,6 +17,7 @@ func EffectMessages(ctl string, attempt forgeyard.AttemptID, epoch uint64) ([]ch
 	var out []checkpoint.Message
 	for _, d := range all {
 		switch {
+		case d.Err != nil && !alone:
 		case d.Err != nil:
 			err = WriteAnswer(ctl, d.N, checkpoint.Answer{Status: checkpoint.StatusRejected, Reason: d.Err.Error()})
 		case !d.Message.Kind.Effect():

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -39,15 +40,63 @@ func TestEffectMessagesAreLeftAlone(t *testing.T) {
 	if found, err := NewWatcher(ckpt, ctl, attempt, 2).Poll(); err != nil || !found.empty() || answer(1) != "" {
 		t.Fatalf("%+v %v, answered %q", found, err, answer(1))
 	}
+	// What nobody can read has one who answers it: the watcher, where there is one.
+	if err := os.WriteFile(filepath.Join(ctl, checkpoint.OutboxName, checkpoint.MessageName(3)), []byte("no"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := EffectMessages(ctl, attempt, 2, false); err != nil || answer(3) != "" {
+		t.Fatalf("%v, answered %q", err, answer(3))
+	}
 	post(2, 1)
 	if err := os.WriteFile(filepath.Join(ctl, checkpoint.OutboxName, checkpoint.MessageName(3)), []byte("no"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	all, err := EffectMessages(ctl, attempt, 2)
+	all, err := EffectMessages(ctl, attempt, 2, true)
 	if err != nil || len(all) != 1 || all[0].N != 1 {
 		t.Fatalf("%+v %v", all, err)
 	}
 	if answer(1) != "" || answer(2) != "stale" || answer(3) != "rejected" {
 		t.Errorf("%q %q %q", answer(1), answer(2), answer(3))
 	}
+}
+
+// A message that goes while the outbox is read, since another has answered it, is no message:
+// an answer that was given is not replaced by one about a file that is not there.
+func TestWhatIsAnsweredMeanwhileIsNoMessage(t *testing.T) {
+	ctl := t.TempDir()
+	if err := Prepare(ctl); err != nil {
+		t.Fatal(err)
+	}
+	outbox := filepath.Join(ctl, checkpoint.OutboxName)
+	m := checkpoint.Message{Kind: checkpoint.MessageMark, Attempt: "01J0000000000000000000000A", Epoch: 1, Reason: "m"}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for n := 1; ; n = n%64 + 1 {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			m.N = n
+			tmp, name := filepath.Join(ctl, "t"), filepath.Join(outbox, checkpoint.MessageName(n))
+			if err := errors.Join(os.WriteFile(tmp, m.Encode(), 0o644), os.Rename(tmp, name), os.Remove(name)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for range 1000 {
+		all, err := ReadOutbox(ctl)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, d := range all {
+			if d.Err != nil {
+				t.Error(d.Err)
+			}
+		}
+	}
+	close(stop)
+	<-ended
 }

@@ -334,12 +334,23 @@ func (in *intake) file(ctx context.Context, s seen, want forgeyard.Digest) (k ke
 		return kept{}, err
 	}
 	defer f.Close()
+	pieces := in.box == nil && s.Size > cas.BlockSize && in.expect.Pieces
+	if pieces && len(in.needles) > 0 { // a piece is stored before the next is read: none may be before all are looked through
+		if _, err := io.Copy(io.Discard, newScanner(io.LimitReader(f, s.Size+1), in.needles)); errors.Is(err, errSecret) {
+			return kept{}, secretFinding().Err("ingest")
+		} else if err != nil {
+			return kept{}, err
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return kept{}, err
+		}
+	}
 	// One byte more than was listed shows growth without following it for ever.
 	sc := newScanner(io.LimitReader(f, s.Size+1), in.needles)
 	switch {
 	case in.box != nil:
 		k.whole, k.sealed, err = in.putSealed(ctx, sc)
-	case s.Size > cas.BlockSize && in.expect.Pieces:
+	case pieces:
 		c := cutter{old: in.expect.Memory.of(s.Path)}
 		if k.pieces, k.whole, err = in.pieces(ctx, sc, &c); err == nil {
 			k.cuts = c.now

@@ -478,6 +478,13 @@ func TestSecretsAreLookedFor(t *testing.T) {
 	if kept(false) {
 		t.Error("the store has the secret")
 	}
+	// Of a large file nothing is stored before all of it was looked through.
+	store, e := newMemory(), expect(t)
+	e.Pieces = true
+	s := newSlot(t, map[string]string{"state": "begins so" + strings.Repeat("0123456789", 1<<20) + secret})
+	if _, err := capture.IngestSealed(t.Context(), store, s.dir, e); err == nil || store.contains("begins so") {
+		t.Errorf("%v, and the store has a part of it: %v", err, store.contains("begins so"))
+	}
 	if !kept(true) {
 		t.Errorf("it is not seen that %s", named)
 	}

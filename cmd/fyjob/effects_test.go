@@ -202,7 +202,7 @@ func (p *publisher) epoch() int {
 func (p *publisher) serve() {
 	a := p.now().Lease.Authority
 	ctl := filepath.Join(p.dir, "ctl")
-	all, err := capture.EffectMessages(ctl, a.Attempt, a.Fence.Epoch)
+	all, err := capture.EffectMessages(ctl, a.Attempt, a.Fence.Epoch, false)
 	check(p.t, err)
 	for _, m := range all {
 		p.at(string(m.Kind) + " asked")

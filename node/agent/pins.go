@@ -96,6 +96,9 @@ func Needless(st *site.State, owner string, here func(forgeyard.AttemptID) bool,
 		return j.Status.Terminal() && what != "outputs" && !strings.HasPrefix(what, logPin)
 	case "attempt":
 		return !here(forgeyard.AttemptID(rest)) && olderThan(rest, wall, time.Minute)
+	case "checkpoint": // a slot on its way to its commit: of no use when its attempt is over here
+		attempt, _, _ := strings.Cut(rest, ".")
+		return !here(forgeyard.AttemptID(attempt)) && olderThan(attempt, wall, time.Minute)
 	case "grant":
 		return grantIsUsed(st, rest, wall)
 	}

@@ -42,6 +42,9 @@ func TestNeedless(t *testing.T) {
 		"attempt/" + old:                   false, // at work here
 		"attempt/" + id(2*time.Minute, 7):  true,
 		"attempt/" + id(30*time.Second, 8): false,
+		"checkpoint/" + old + ".2.7":       false, // being committed
+		"checkpoint/" + ended + ".2.7":     true,  // nobody commits it any more
+		"checkpoint/ana":                   false,
 		"grant/" + grant:                   false,
 		"grant/" + spent:                   true,
 		"person/ana":                       false,

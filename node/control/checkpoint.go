@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -71,14 +72,21 @@ func (s checkpointService) List(ctx context.Context, r *connect.Request[forgeyar
 	return connect.NewResponse(out), nil
 }
 
+// fewestLetters is how much of an identity says which checkpoint is meant.
+const fewestLetters = 4
+
 // findCheckpoint finds a checkpoint by its identity or the first letters of it.
 func findCheckpoint(s *site.State, word string) (site.Job, checkpoint.Commit, error) {
 	w := strings.TrimPrefix(strings.ToLower(strings.TrimSpace(word)), "b3:")
+	if len(w) < fewestLetters {
+		return site.Job{}, checkpoint.Commit{}, forgeyard.Errorf("checkpoint", forgeyard.Invalid, "%q has %d letters; an identity or at least %d letters of it are needed", forgeyard.Clip(word, 80), len(w), fewestLetters).
+			WithHint("list them: forgeyard-node checkpoint list")
+	}
 	var job site.Job
 	var found []checkpoint.Commit
 	for _, j := range s.Jobs.All() {
 		for _, c := range j.Checkpoints {
-			if len(w) >= 4 && strings.HasPrefix(c.Manifest.Hex(), w) {
+			if strings.HasPrefix(c.Manifest.Hex(), w) {
 				job, found = j, append(found, c)
 			}
 		}
@@ -180,18 +188,26 @@ func (s checkpointService) whole(ctx context.Context, m checkpoint.Manifest) che
 	if !store.Has(ctx, m.Payload) {
 		return checkpoint.Finding{Verdict: checkpoint.Unknown, Code: checkpoint.CodeUnhashed, Detail: "its payload is on other nodes; it fits this one"}
 	}
-	missing := 0
-	err := tree.Walk(ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(store), tree.Limits{MaxFiles: 2 * checkpoint.MaxFiles, MaxBytes: m.Stored() + 1}, func(_ string, e cas.Entry) error {
-		if e.Kind == cas.File && !store.Has(ctx, e.Digest) {
+	missing, parts := 0, 0
+	err := tree.Walk(ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(store), tree.Limits{MaxFiles: math.MaxInt32, MaxBytes: m.Stored() + 1}, func(_ string, e cas.Entry) error {
+		if e.Kind != cas.File {
+			return nil
+		}
+		if parts++; !store.Has(ctx, e.Digest) {
 			missing++
 		}
 		return nil
 	})
-	switch {
-	case err != nil:
+	switch kind := forgeyard.KindOf(err); {
+	case err == nil && missing > 0:
+		return checkpoint.Finding{Verdict: checkpoint.Incomplete, Code: checkpoint.CodeMissing, Detail: fmt.Sprintf("%d of its %d parts are not on this node", missing, parts)}
+	case err == nil:
+	case kind == forgeyard.Corrupt || kind == forgeyard.Invalid:
 		return checkpoint.Finding{Verdict: checkpoint.Corrupt, Code: checkpoint.CodeDigest, Detail: err.Error()}
-	case missing > 0:
-		return checkpoint.Finding{Verdict: checkpoint.Incomplete, Code: checkpoint.CodeMissing, Detail: fmt.Sprintf("%d of its %d files are not on this node", missing, m.Files)}
+	case kind == forgeyard.NotFound:
+		return checkpoint.Finding{Verdict: checkpoint.Incomplete, Code: checkpoint.CodeMissing, Detail: err.Error()}
+	default:
+		return checkpoint.Finding{Verdict: checkpoint.Unknown, Code: checkpoint.CodeUnhashed, Detail: "it could not be looked through: " + err.Error()}
 	}
 	return checkpoint.Finding{Verdict: checkpoint.Valid}
 }

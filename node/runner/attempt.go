@@ -84,6 +84,8 @@ type Attempt struct {
 	cleaning sync.Mutex // one Finish or Vacate at a time; taken before mu
 	finished bool       // guarded by it
 
+	owed []checkpoint.Message // outcomes of effects that nobody decided; of the goroutine that answers them
+
 	mu        sync.Mutex // guards all below
 	order     order
 	stopping  chan struct{} // closed by the first stop that is more than a checkpoint

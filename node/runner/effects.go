@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
@@ -243,20 +244,31 @@ func (a *Attempt) serveEffects(f Folders, stop <-chan struct{}) {
 // effects looks once. over: the tree is gone, so that an intent would be of nobody.
 func (a *Attempt) effects(f Folders, over bool) {
 	auth := a.task.Authority
-	all, err := capture.EffectMessages(f.Ctl, auth.Attempt, auth.Fence.Epoch)
+	all, err := capture.EffectMessages(f.Ctl, auth.Attempt, auth.Fence.Epoch, !a.contract.Speaks())
 	if err != nil {
 		if a.ctx.Err() == nil {
 			a.said().Warn("what the program tells of effects cannot be read", "err", err)
 		}
 		return
 	}
+	var last context.Context // one bound for all that is left
+	if over {
+		ctx, cancel := a.bounded(a.task.Spec.Timeouts.Upload, a.cancelled)
+		defer cancel()
+		last = ctx
+	}
+	if over {
+		all = append(a.owed, all...)
+	}
 	for _, m := range all {
 		if over && m.Kind == checkpoint.MessageEffectBegin {
 			continue
 		}
-		ctx, cancel := a.bounded(effectTime, nil)
-		ans := a.tellLedger(ctx, m)
-		cancel()
+		ans := a.answerEffect(last, m)
+		a.owed = slices.DeleteFunc(a.owed, func(o checkpoint.Message) bool { return o.Effect.Key == m.Effect.Key })
+		if ans.Status == checkpoint.StatusStaged && m.Kind != checkpoint.MessageEffectBegin && len(a.owed) < job.MaxEffects {
+			a.owed = append(a.owed, m) // the program may not live to say it again
+		}
 		if err := capture.WriteAnswer(f.Ctl, m.N, ans); err != nil {
 			a.said().Warn("an answer about an effect was not written", "err", err)
 		}
@@ -265,6 +277,24 @@ func (a *Attempt) effects(f Folders, over bool) {
 			return
 		}
 	}
+}
+
+// answerEffect carries one message out. While the program runs, the time is bounded: it may
+// ask again. With last its tree is gone, nobody else knows what it knew, and it is tried
+// until the site has decided or last ends.
+func (a *Attempt) answerEffect(last context.Context, m checkpoint.Message) (ans checkpoint.Answer) {
+	if last == nil {
+		ctx, cancel := a.bounded(effectTime, nil)
+		defer cancel()
+		return a.tellLedger(ctx, m)
+	}
+	_ = a.retry(last, "say what became of effect "+m.Effect.Key, func(ctx context.Context) error {
+		if ans = a.tellLedger(ctx, m); ans.Status == checkpoint.StatusStaged {
+			return forgeyard.Errorf("effect", forgeyard.Unavailable, "%s", ans.Reason)
+		}
+		return nil
+	}, nil) // what it could not say stands in the answer
+	return ans
 }
 
 // tellLedger carries one message out.

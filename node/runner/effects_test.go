@@ -31,7 +31,8 @@ type siteLog struct {
 	job   forgeyard.JobID
 	sp    job.Spec
 	// down: nobody decides.
-	down bool
+	down    bool
+	refused chan struct{} // one for a proposal that nobody decided; nil: nobody waits for it
 	// silent: what was decided is not answered.
 	silent bool
 }
@@ -60,6 +61,10 @@ func (l *siteLog) apply(b site.Body) site.Reply {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.down {
+		select {
+		case l.refused <- struct{}{}:
+		default:
+		}
 		return site.Reply{Kind: forgeyard.Unavailable, Error: "no quorum"}
 	}
 	l.index++
@@ -196,10 +201,12 @@ kill -9 $$`))
 		t.Fatal(err)
 	}
 	b.await(a, "second staged")
-	set(false)
+	l.refused = make(chan struct{})
 	if err := os.Remove(build + "/go"); err != nil {
 		t.Fatal(err)
 	}
+	<-l.refused // whether it was heard while the program ran, or after: it is said until somebody decides
+	set(false)
 	if r, _ := b.wait(a); r.Outcome != job.OutcomeFailed {
 		t.Fatalf("%+v", r)
 	}
