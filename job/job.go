@@ -158,10 +158,11 @@ type Event struct {
 	Seq     uint64         `cbor:"1,keyasint"`
 	At      forgeyard.Wall `cbor:"2,keyasint"`
 	Kind    EventKind      `cbor:"3,keyasint"`
-	Message string         `cbor:"4,keyasint,omitempty"` // at most MaxEventMessage bytes
-	Status  Status         `cbor:"5,keyasint,omitempty"` // for status events
-	Tool    *Tool          `cbor:"6,keyasint,omitempty"` // for tool events
-	Output  *Printed       `cbor:"7,keyasint,omitempty"` // for output events
+	Message string         `cbor:"4,keyasint,omitempty"`  // at most MaxEventMessage bytes
+	Status  Status         `cbor:"5,keyasint,omitempty"`  // for status events
+	Tool    *Tool          `cbor:"6,keyasint,omitempty"`  // for tool events
+	Output  *Printed       `cbor:"7,keyasint,omitempty"`  // for output events
+	Type    EventType      `cbor:"80,keyasint,omitempty"` // of log format 2
 }
 
 // Outcome is how an attempt ended, as its runner says. Apply turns it into a status.

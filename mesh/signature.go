@@ -1,8 +1,11 @@
 package mesh
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
 
 	"github.com/forgeyard/forgeyard-node"
 )
@@ -25,6 +28,40 @@ const (
 	// BundleDomain is for the index of a bundle.
 	BundleDomain = "forgeyard bundle index v1\x00"
 )
+
+// envelopePrefix begins whatever is signed of an envelope (DSSE's version 1), and nothing else
+// that a node signs.
+const envelopePrefix = "DSSEv1 "
+
+// SignEnvelope signs what is to be signed of an envelope, and says by which name others know the
+// key: the node's peer id, which is the key.
+func (i Identity) SignEnvelope(data []byte) (keyID string, sig []byte, err error) {
+	switch {
+	case i.IsZero():
+		return "", nil, forgeyard.Errorf("signature", forgeyard.Invalid, "there is no key to sign with")
+	case !bytes.HasPrefix(data, []byte(envelopePrefix)):
+		return "", nil, forgeyard.Errorf("signature", forgeyard.Invalid, "it is not of an envelope: it does not begin with %q", envelopePrefix)
+	}
+	return i.id.String(), ed25519.Sign(ed25519.NewKeyFromSeed(i.seed.Reveal()), data), nil
+}
+
+// CheckEnvelope says why the node of that name has not signed what is to be signed of an
+// envelope, or nil. Whether it is a member, only the site's state knows.
+func CheckEnvelope(keyID string, data, sig []byte) error {
+	const op = "signature"
+	id, err := peer.Decode(keyID)
+	if err != nil || id.String() != keyID { // a name has one spelling
+		return forgeyard.Errorf(op, forgeyard.Denied, "%q is no name of a node's key", forgeyard.Clip(keyID, 80))
+	}
+	pub, err := id.ExtractPublicKey()
+	if err != nil {
+		return forgeyard.Errorf(op, forgeyard.Denied, "peer %s has no key in its name: %w", id, err)
+	}
+	if ok, err := pub.Verify(data, sig); err != nil || !ok || !bytes.HasPrefix(data, []byte(envelopePrefix)) {
+		return forgeyard.Errorf(op, forgeyard.Denied, "node %s has not signed these bytes: they were changed, or somebody else made them", id)
+	}
+	return nil
+}
 
 // SignAsMember signs bytes with this node's key, under its credential.
 func (i Identity) SignAsMember(domain string, credential, data []byte) ([]byte, error) {

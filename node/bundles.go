@@ -12,6 +12,16 @@ func (n *Node) SignBundle(index []byte) ([]byte, error) {
 	return n.identity.SignAsMember(mesh.BundleDomain, n.credential.Load(), index)
 }
 
+// SignEnvelope implements control.Node.
+func (n *Node) SignEnvelope(data []byte) (keyID string, sig []byte, err error) {
+	return n.identity.SignEnvelope(data)
+}
+
+// CheckEnvelope implements control.Node.
+func (n *Node) CheckEnvelope(keyID string, data, sig []byte) error {
+	return mesh.CheckEnvelope(keyID, data, sig)
+}
+
 // SiteID implements control.Node.
 func (n *Node) SiteID() forgeyard.SiteID { return n.enrolment.SiteID }
 

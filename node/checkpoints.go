@@ -96,6 +96,7 @@ func (c *checkpointer) poll(ctx context.Context, f runner.Folders, final bool) (
 
 func (c *checkpointer) takeSealed(ctx context.Context, f runner.Folders, seq int) (runner.Captured, error) {
 	began := c.x.n.clock.Now()
+	c.begun(seq)
 	ing, err := capture.IngestSealed(ctx, c.x.n.store, filepath.Join(f.Ckpt, checkpoint.SlotName(seq)), c.expect(f))
 	if err != nil {
 		finding, final := checkpoint.FindingOf(err)
@@ -111,6 +112,16 @@ func (c *checkpointer) takeSealed(ctx context.Context, f runner.Folders, seq int
 	}
 	c.last = max(c.last, seq)
 	return got, c.settle(f, seq, statusOf(got.Verdict), got.Reason)
+}
+
+// begun tells the site that a checkpoint is being taken.
+func (c *checkpointer) begun(seq int) {
+	c.x.mu.Lock()
+	a := c.x.attempt
+	c.x.mu.Unlock()
+	if a != nil { // the program is faster than its start here
+		a.CheckpointBegun(seq)
+	}
 }
 
 func statusOf(v runner.Verdict) checkpoint.Status {
@@ -147,6 +158,7 @@ func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (
 		c.before = f.Was
 	}
 	began := c.x.n.clock.Now()
+	c.begun(c.last + 1)
 	ing, err := capture.IngestExit(ctx, c.x.n.store, f.Build, e)
 	if err != nil {
 		if finding, final := checkpoint.FindingOf(err); final {

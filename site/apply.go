@@ -21,6 +21,7 @@ type change struct {
 	id   forgeyard.MessageID // of the command
 	term uint64              // of the entry; zero: not known
 	ids  uint16              // identifiers derived so far in this command
+	next job.EventType       // of the next event, which says in its own words what happened
 }
 
 // Apply is ApplyEntry where the term of the entry is not known.
@@ -486,9 +487,11 @@ func (c *change) endSuperseded(j *Job, free bool) {
 	case !begun:
 		c.requeue(j, "the runner's process restarted before it took the offer")
 	case free:
+		c.next = job.EventRunnerLost
 		c.interrupted(j, job.RunnerLost, "the runner's process restarted")
 	default:
 		j.Interruptions++
+		c.next = job.EventRunnerLost
 		c.doubt(j, "another process registered as its runner, and the one before may still run")
 	}
 }

@@ -47,6 +47,7 @@ func (c *change) off(j *Job, word string) bool {
 	case j.Lease.Live():
 		c.endLease(j, lease.EndExpired, word)
 		j.Phase = job.PhaseUnknown
+		c.next = job.EventRunnerLost
 		c.interrupted(j, job.RunnerLost, word)
 	case j.Status == job.Unknown && !j.Certain && j.lastGranted():
 		j.Certain = true

@@ -79,7 +79,7 @@ func (c *change) checkpointRevoke(b CheckpointRevoke) (CheckpointRevoked, error)
 		j.Checkpoints, out.Revoked = next, out.Revoked+n
 		c.note(KindCheckpoint, "%d of job %s revoked by %s: %s", n, j.ID, c.by, b.Reason)
 		if !j.Status.Terminal() {
-			c.tell(j, job.EventMessage, "", "%d checkpoints revoked by %s: %s", n, c.by, b.Reason)
+			c.say(j, job.CheckpointRevoked, job.EventMessage, "%d checkpoints revoked by %s: %s", n, c.by, b.Reason)
 			if before == "" && j.startedFromRevoked() != "" && c.askBackFromRevoked(&j, b.Reason) {
 				out.Running = append(out.Running, j.ID)
 			}
@@ -164,7 +164,7 @@ func (c *change) checkpointLetGo(b CheckpointLetGo) error {
 	j.Checkpoints = next
 	c.note(KindCheckpoint, "%s of job %s deleted by %s", k.Manifest.Short(), j.ID, c.by)
 	if !j.Status.Terminal() {
-		c.tell(j, job.EventMessage, "", "checkpoint %s deleted by %s", k.Manifest.Short(), c.by)
+		c.say(j, job.CheckpointDeleted, job.EventMessage, "checkpoint %s deleted by %s", k.Manifest.Short(), c.by)
 	}
 	c.putJob(j)
 	return nil

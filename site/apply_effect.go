@@ -388,7 +388,7 @@ func (c *change) dropAfter(j *Job) {
 		why := fmt.Sprintf("it was taken after effect %s had begun, which has no outcome", d.effect)
 		if next, err := checkpoint.Quarantine(j.Checkpoints, d.commit.Manifest, why); err == nil {
 			j.Checkpoints = next
-			c.tell(*j, job.EventMessage, "", "checkpoint %s quarantined: %s", d.commit.Manifest.Short(), why)
+			c.say(*j, job.CheckpointValidationFailed, job.EventMessage, "checkpoint %s quarantined: %s", d.commit.Manifest.Short(), why)
 		}
 	}
 }

@@ -118,9 +118,23 @@ func (c *change) event(r *Run, kind job.EventKind, status job.Status, msg string
 	c.append(r, job.Event{Kind: kind, Status: status, Message: msg})
 }
 
+// say writes an event of a type into the run of a job.
+func (c *change) say(j Job, t job.EventType, kind job.EventKind, format string, args ...any) {
+	r, ok := c.Runs.Get(j.Run)
+	if !ok || r.Status.Terminal() {
+		return
+	}
+	c.append(&r, job.Event{Type: t, Kind: kind, Message: fmt.Sprintf(format, args...)})
+	c.Runs = c.Runs.Put(r.ID, r)
+}
+
 func (c *change) append(r *Run, e job.Event) {
+	e.Type, c.next = cmp.Or(e.Type, c.next), ""
 	if r.LastSeq >= maxEvents && !e.Status.Terminal() {
 		return
+	}
+	if !c.Allows(FormatLeases) {
+		e.Type = "" // as every version before wrote it
 	}
 	r.LastSeq++
 	e.Seq, e.At, e.Message = r.LastSeq, c.at, forgeyard.Clip(e.Message, job.MaxEventMessage)
@@ -141,6 +155,7 @@ func (c *change) tell(j Job, kind job.EventKind, status job.Status, format strin
 func (c *change) moveRun(j Job, msg string) {
 	r, ok := c.Runs.Get(j.Run)
 	if !ok || r.Status.Terminal() {
+		c.next = ""
 		return
 	}
 	to := j.Status.ForRun()
@@ -254,7 +269,7 @@ func (c *change) askCancel(j *Job, by, said string) {
 	}
 	if r, ok := c.Runs.Get(j.Run); ok {
 		r.CancelAt = j.CancelAt
-		c.event(&r, job.EventStatus, r.Status, said)
+		c.append(&r, job.Event{Type: job.CancellationRequested, Kind: job.EventStatus, Status: r.Status, Message: said})
 		c.Runs = c.Runs.Put(r.ID, r)
 	}
 }

@@ -97,8 +97,18 @@ func (c *change) offer(b Offer) (forgeyard.Authority, error) {
 	j.Reason = "offered to " + m.Name
 	c.putJob(j)
 	c.noteLease(j, "offered to %s: policy %s, fence %s", m.Name, policyText(j.Lease.Policy), j.Lease.Authority.Fence)
+	c.next = j.ifResumes(job.ResumeScheduled)
 	c.moveRun(j, "epoch "+strconv.FormatUint(uint64(j.Epoch), 10)+" "+j.Reason)
 	return j.Lease.Authority, nil
+}
+
+// ifResumes is the type for a job whose current epoch goes on from a checkpoint, and none for
+// one that begins anew.
+func (j Job) ifResumes(t job.EventType) job.EventType {
+	if j.ResumeFrom.IsZero() {
+		return ""
+	}
+	return t
 }
 
 // openEpoch raises the epoch and makes its lease. An execution that goes on from a
@@ -253,8 +263,12 @@ func (c *change) phase(b Phase) error {
 			r.Exec = b.Exec
 			c.Runs = c.Runs.Put(r.ID, r)
 		}
+		c.next = j.ifResumes(job.ResumeCompleted)
 		c.moveRun(j, fmt.Sprintf("epoch %d runs on %s", j.Epoch, c.memberName(b.Authority.Runner)))
 	} else {
+		if b.Phase == job.PhasePreparing {
+			c.next = j.ifResumes(job.ResumeStarted)
+		}
 		c.tell(j, job.EventMessage, "", "%s on %s", b.Phase, c.memberName(b.Authority.Runner))
 	}
 	c.putJob(j)
@@ -312,7 +326,7 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 	}
 	c.addLog(&j, b.Log)
 	c.told(&j, b.Told)
-	c.tell(j, job.EventMessage, "", "checkpoint %d of epoch %d committed: %s %s", rec.Seq, j.Epoch, rec.Manifest.Short(), progress(rec))
+	c.say(j, job.CheckpointCreated, job.EventMessage, "checkpoint %d of epoch %d committed: %s %s", rec.Seq, j.Epoch, rec.Manifest.Short(), progress(rec))
 	var out Checkpointed
 	switch {
 	case b.Continue && c.stuck(&j, before, rec):
@@ -378,7 +392,7 @@ func (c *change) continueInPlace(j *Job, a forgeyard.Authority) *forgeyard.Autho
 	j.Devices = devs
 	c.rebindDevices(j)
 	j.Phase, j.Status = job.PhaseAccepted, job.Leased
-	c.tell(*j, job.EventMessage, "", "epoch %d continues on %s from checkpoint %s", j.Epoch, m.Name, j.ResumeFrom.Short())
+	c.say(*j, job.ResumeScheduled, job.EventMessage, "epoch %d continues on %s from checkpoint %s", j.Epoch, m.Name, j.ResumeFrom.Short())
 	return &j.Lease.Authority
 }
 
@@ -451,6 +465,7 @@ func (c *change) release(b Release) error {
 			c.resumeFailed(&j, b.Kind == "resume_rejected", b.Detail)
 		}
 		from, left := j.NextFrom()
+		c.next = job.ResumeFailed
 		switch {
 		case !left && j.Spec.Interruption.ResumesOnly() && j.CancelAt == 0 && c.Allows(FormatLeases):
 			c.finish(&j, job.Failed, job.WorkloadFailed, b.Detail+"; no checkpoint is left and the job asks for "+j.Spec.Interruption.Retry)
@@ -522,7 +537,7 @@ func (c *change) resumeFailed(j *Job, rejected bool, why string) {
 	}
 	j.Checkpoints = next
 	if quarantined {
-		c.tell(*j, job.EventMessage, "", "checkpoint %s quarantined: %s", j.ResumeFrom.Short(), why)
+		c.say(*j, job.CheckpointValidationFailed, job.EventMessage, "checkpoint %s quarantined: %s", j.ResumeFrom.Short(), why)
 	}
 }
 
@@ -701,6 +716,7 @@ func (c *change) expire(b Expire) error {
 		j.Tail = b.LogSeq
 		j.Interruptions++
 		c.releaseDevices(&j)
+		c.next = job.EventRunnerLost
 		c.moveRun(j, "unknown: "+j.Reason)
 	}
 	if b.Certain && j.Status == job.Unknown {

@@ -54,7 +54,7 @@ func (c *change) preempt(b Preempt) error {
 	reason := m.Name + " is being taken away: " + m.Notice.Source
 	for id := range c.Open.All() {
 		if j, _ := c.Jobs.Get(id); j.Lease.Live() && j.Lease.Authority.Runner == m.Runner {
-			c.tell(j, job.EventMessage, "", "preemption notice received: %s; %s", m.Notice.Source, left)
+			c.say(j, job.PreemptionNoticeReceived, job.EventMessage, "preemption notice received: %s; %s", m.Notice.Source, left)
 		}
 	}
 	c.stopAll(m.Runner, stopPreempt, reason)

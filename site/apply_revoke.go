@@ -144,6 +144,7 @@ func (c *change) stoppedFirst(j *Job, logSeq uint64) {
 		}
 		return
 	}
+	c.next = job.EventRunnerLost
 	c.interrupted(j, job.RunnerLost, name+" was cut off and has stopped")
 }
 

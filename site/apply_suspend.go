@@ -99,7 +99,7 @@ func (c *change) askCheckpoint(j Job) (Asked, error) {
 		return Asked{}, forgeyard.Errorf(AskCheckpoint, forgeyard.Conflict, "job %s is %s: nobody runs it who could take one", j.ID, j.Status)
 	}
 	j.Asks++
-	c.tell(j, job.EventMessage, "", "checkpoint asked for by %s", c.by)
+	c.say(j, job.CheckpointRequested, job.EventMessage, "checkpoint asked for by %s", c.by)
 	c.putJob(j)
 	return c.asked(j, true), nil
 }
@@ -130,11 +130,12 @@ func (c *change) askSuspend(j Job, or string) (Asked, error) {
 	}
 	j.Hold = &Hold{By: c.by, At: c.at, Step: c.Step, Or: or, State: SuspendRequested}
 	if waits {
+		c.next = job.SuspensionRequested
 		c.hold(&j)
 		c.putJob(j)
 		return c.asked(j, true), nil
 	}
-	c.tell(j, job.EventMessage, "", "suspension asked for by %s", c.by)
+	c.say(j, job.SuspensionRequested, job.EventMessage, "suspension asked for by %s", c.by)
 	if j.Lease.Live() && j.StopKind == "" { // a holder that was asked for the job already gives it back anyway
 		j.StopKind, j.StopReason = AskSuspend, "suspended by "+c.by
 		c.noteLease(j, "asked back from %s: %s", c.memberName(j.Lease.Authority.Runner), j.StopReason)

@@ -44,7 +44,7 @@ func (c *change) told(j *Job, t job.Told) {
 		j.Told = n
 		switch {
 		case r.LastSeq < maxTold:
-			c.append(&r, job.Event{Kind: h.Kind, Message: h.Message, Tool: h.Tool, Output: h.Output})
+			c.append(&r, job.Event{Type: h.Type(), Kind: h.Kind, Message: h.Message, Tool: h.Tool, Output: h.Output})
 		case r.LastSeq == maxTold:
 			c.event(&r, job.EventMessage, "", "there are too many events: what more the execution tells is in its log alone")
 		}

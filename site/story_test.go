@@ -383,6 +383,15 @@ func (s *story) show(out *strings.Builder) {
 		}
 		return
 	}
+	if s.arg("what", "") == "types" {
+		j, _ := s.s.Jobs.Get(s.jobID())
+		for _, e := range s.s.RunEvents(j.Run, 0) {
+			if e.Type != "" {
+				fmt.Fprintf(out, "%d %s: %s\n", e.Seq, e.Type, e.Message)
+			}
+		}
+		return
+	}
 	if s.arg("what", "") == "terms" {
 		j, _ := s.s.Jobs.Get(s.jobID())
 		fmt.Fprintf(out, "epoch %d: policy %s for %s, ttl %s, free for another after %s\n", j.Epoch, j.Lease.Policy.Policy, j.Lease.Policy.For, j.Lease.Terms.TTL, j.Lease.Terms.Reassign)

@@ -17,7 +17,7 @@ import (
 
 func (a *app) jobCommand() *cobra.Command {
 	g := a.Build(cli.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Show, follow, suspend and cancel jobs"})
-	g.AddCommand(a.jobList(), a.jobShow(), a.jobLog(), a.attachCommand("job"), a.cancelCommand("job"), a.jobCheckpoint(), a.jobSuspend(), a.jobResume(), a.jobEffect(), a.jobOutputs())
+	g.AddCommand(a.jobList(), a.jobShow(), a.jobLog(), a.attachCommand("job"), a.cancelCommand("job"), a.jobCheckpoint(), a.jobSuspend(), a.jobResume(), a.jobEffect(), a.jobOutputs(), a.jobProvenance())
 	return g
 }
 

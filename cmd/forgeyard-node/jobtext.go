@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -69,8 +70,11 @@ func jobText(p *cli.Page, j *forgeyardv1.Job) {
 	p.Fact("lease policy", "%s", j.LeasePolicy)
 	p.Fact("asked back", "%s", j.AskedBack)
 	p.Fact("delivery", "%s", j.Delivery)
+	p.Fact("resume mode", "%s", j.ResumeMode)
+	p.Fact("latest checkpoint", "%s", shortDigest(j.LatestCheckpoint))
+	p.Fact("goes on from", "%s", shortDigest(j.ResumesFrom))
 	if j.Interruptions > 0 {
-		p.Fact("interruptions", "%d", j.Interruptions)
+		p.Fact("interruptions", "%d, the budget is %d", j.Interruptions, j.InterruptionBudget)
 	}
 	waiting(p, j)
 	effects(p, j.Effects)
@@ -87,7 +91,7 @@ func events(p *cli.Page, j *forgeyardv1.Job) {
 	}
 	p.Head("last events", "AT", "KIND", "EVENT")
 	for _, e := range j.Events {
-		p.Row(cli.At(e.At), e.Kind, e.Text)
+		p.Row(cli.At(e.At), cmp.Or(e.Type, e.Kind), e.Text)
 	}
 }
 
@@ -132,6 +136,12 @@ func history(p *cli.Page, j *forgeyardv1.Job) {
 				took = cli.Dur(e.Ended.AsTime().Sub(e.Started.AsTime()))
 			}
 			p.Row(strconv.FormatUint(e.Epoch, 10), e.Runner, cli.At(e.Started), took, e.Reason, shortDigest(e.ResumedFrom), e.Detail)
+		}
+	}
+	if len(j.Resumes) > 0 {
+		p.Head("resumes", "EPOCH", "RUNNER", "FROM", "AT", "OUTCOME", "DETAIL")
+		for _, r := range j.Resumes {
+			p.Row(strconv.FormatUint(r.Epoch, 10), r.Runner, shortDigest(r.CheckpointId), cli.At(r.At), r.Outcome, r.Detail)
 		}
 	}
 	if len(j.Checkpoints) > 0 {

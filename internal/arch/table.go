@@ -72,6 +72,7 @@ var table = []line{
 	{dir: "sitecfg", pure: true},
 	{dir: "site", pure: true},
 	{dir: "site/backup", pure: true},
+	{dir: "site/provenance", pure: true},
 	// The log orders opaque commands and knows nothing of what they mean.
 	{dir: "consensus/seam", only: []string{}},
 	{dir: "consensus/carry", only: []string{"."}},

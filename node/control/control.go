@@ -79,6 +79,9 @@ type Node interface {
 	SiteID() forgeyard.SiteID
 	SignBundle(index []byte) ([]byte, error)
 	BundleSigner(of forgeyard.SiteID, index, signature []byte, made time.Time) (forgeyard.RunnerID, error)
+	// SignEnvelope signs with this node's key, CheckEnvelope says why the key of that name has not.
+	SignEnvelope(data []byte) (keyID string, sig []byte, err error)
+	CheckEnvelope(keyID string, data, sig []byte) error
 	UploadLimit() int64
 
 	// The children of this daemon speak for their attempt: see OwnWorkService.

@@ -25,7 +25,7 @@ func jobEvents(s *site.State, j site.Job) []*forgeyardv1.Job_Event {
 		}
 		e := Event(j.Run, run[0])
 		run = run[1:]
-		out = append(out, &forgeyardv1.Job_Event{At: e.At, Kind: e.Kind, Text: e.Message, Seq: e.Seq})
+		out = append(out, &forgeyardv1.Job_Event{At: e.At, Kind: e.Kind, Text: e.Message, Seq: e.Seq, Type: e.Type})
 	}
 	return lastOf(out, shownEvents)
 }

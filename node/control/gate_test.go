@@ -34,7 +34,7 @@ var (
 		"NodeService/Drain", "NodeService/Resume", "NodeService/Cleanup",
 		"SiteService/CreateToken", "SiteService/RevokeToken", "SiteService/SetSecret", "SiteService/RemoveSecret", "SiteService/SetConfig", "SiteService/SetMember",
 		"SiteService/Backup", "SiteService/Recover",
-		"JobService/Submit", "JobService/Cancel", "JobService/Ask", "JobService/Resume", "JobService/ResolveEffect", "JobService/RevokeLease",
+		"JobService/Submit", "JobService/Cancel", "JobService/Ask", "JobService/Resume", "JobService/ResolveEffect", "JobService/RevokeLease", "JobService/Provenance", "JobService/JudgeProvenance",
 		"CheckpointService/Revoke", "CheckpointService/Delete", "CheckpointService/Open",
 		"RunService/Suspend", "RunService/Resume",
 		"ContentService/Put", "ContentService/PutBlocks", "ContentService/Missing", "ContentService/Get", "ContentService/Pin", "ContentService/Unpin", "ContentService/GC", "ContentService/Verify", "ContentService/RemoveName",

@@ -88,6 +88,7 @@ func Job(s *site.State, j site.Job, used time.Duration, long bool) *forgeyardv1.
 	if h := j.Hold; h != nil {
 		v.Suspension = &forgeyardv1.Job_Suspension{State: h.State, By: h.By, At: stamp(h.At), Otherwise: h.Or, Why: h.Why}
 	}
+	v.InterruptionBudget = int32(j.Spec.Interruption.Budget)
 	v.Cancellation, v.OnlyStable = cancellation(j), j.OnlyStable() && !j.Status.Terminal()
 	if j.Grant != nil {
 		v.GrantId, v.HardEnd = string(j.Grant.ID), stamp(j.Grant.End)
@@ -136,6 +137,7 @@ func longJob(s *site.State, j site.Job, v *forgeyardv1.Job) {
 		v.Late = append(v.Late, &forgeyardv1.Job_LateResult{At: stamp(l.At), Epoch: l.Epoch, Runner: memberName(s, l.Runner), MessageId: string(l.Message), Outcome: string(l.Outcome), Why: l.Why, Verdict: string(site.StaleRejected)})
 	}
 	v.Events = jobEvents(s, j)
+	resumption(s, j, v)
 	outsideOf(j, v)
 	for _, d := range j.Devices {
 		v.Devices = append(v.Devices, &forgeyardv1.Job_HeldDevice{As: d.As, DeviceId: string(d.Device), LeaseId: string(d.Lease), Token: d.Token, Host: memberName(s, d.Host)})
@@ -223,7 +225,7 @@ func cancellation(j site.Job) *forgeyardv1.Job_Cancellation {
 
 // Event shows one event of a run.
 func Event(run forgeyard.RunID, e job.Event) *forgeyardv1.RunEvent {
-	v := &forgeyardv1.RunEvent{RunId: string(run), Seq: e.Seq, At: stamp(e.At), Kind: string(e.Kind), Status: string(e.Status), Message: e.Message}
+	v := &forgeyardv1.RunEvent{RunId: string(run), Seq: e.Seq, At: stamp(e.At), Kind: string(e.Kind), Status: string(e.Status), Message: e.Message, Type: string(e.Type)}
 	if t := e.Tool; t != nil {
 		v.Tool = &forgeyardv1.ToolUse{Source: string(t.Source), Name: t.Name, State: string(t.State), Count: t.Count, Bytes: t.Bytes, Took: durationpb.New(t.Took), Code: int32(t.Code)}
 	}

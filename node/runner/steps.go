@@ -286,7 +286,7 @@ func (a *Attempt) interruptedByEnd() *verdict {
 }
 
 func (a *Attempt) tellCheckpoint(c Captured) {
-	t := job.Tool{Source: job.ToolCheckpoint, Name: fmt.Sprintf("checkpoint %d", c.Seq), State: job.ToolEnded}
+	t := job.Tool{Source: job.ToolCheckpoint, Name: checkpointName(c.Seq), State: job.ToolEnded}
 	if c.Verdict != VerdictCommitted && c.Verdict != VerdictContinue {
 		t.State = job.ToolFailed
 	}

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"fmt"
 	"io"
 
 	"github.com/forgeyard/forgeyard-node/job"
@@ -45,6 +46,14 @@ func (c counted) Write(b []byte) (int, error) {
 	c.t.Wrote(c.stderr, n)
 	return n, err
 }
+
+// CheckpointBegun tells that a checkpoint is being taken. What ends before anybody was told so
+// is told once, by its end.
+func (a *Attempt) CheckpointBegun(seq int) {
+	a.tool(job.Tool{Source: job.ToolCheckpoint, Name: checkpointName(seq), State: job.ToolStarted}, "")
+}
+
+func checkpointName(seq int) string { return fmt.Sprintf("checkpoint %d", seq) }
 
 // tool tells of the use of a tool.
 func (a *Attempt) tool(t job.Tool, why string) {

@@ -2911,6 +2911,222 @@ func (x *CancelJobRequest) GetWithin() *durationpb.Duration {
 	return nil
 }
 
+type ProvenanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProvenanceRequest) Reset() {
+	*x = ProvenanceRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProvenanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProvenanceRequest) ProtoMessage() {}
+
+func (x *ProvenanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProvenanceRequest.ProtoReflect.Descriptor instead.
+func (*ProvenanceRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ProvenanceRequest) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+type ProvenanceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Envelope      []byte                 `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"` // DSSE, of an in-toto statement
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProvenanceResponse) Reset() {
+	*x = ProvenanceResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProvenanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProvenanceResponse) ProtoMessage() {}
+
+func (x *ProvenanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProvenanceResponse.ProtoReflect.Descriptor instead.
+func (*ProvenanceResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ProvenanceResponse) GetEnvelope() []byte {
+	if x != nil {
+		return x.Envelope
+	}
+	return nil
+}
+
+type JudgeProvenanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Envelope      []byte                 `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JudgeProvenanceRequest) Reset() {
+	*x = JudgeProvenanceRequest{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgeProvenanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgeProvenanceRequest) ProtoMessage() {}
+
+func (x *JudgeProvenanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgeProvenanceRequest.ProtoReflect.Descriptor instead.
+func (*JudgeProvenanceRequest) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *JudgeProvenanceRequest) GetEnvelope() []byte {
+	if x != nil {
+		return x.Envelope
+	}
+	return nil
+}
+
+type JudgeProvenanceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Trusted       bool                   `protobuf:"varint,1,opt,name=trusted,proto3" json:"trusted,omitempty"` // a member signed exactly these bytes, and the log contradicts nothing of them
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`          // it is not
+	JobId         string                 `protobuf:"bytes,3,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Signer        string                 `protobuf:"bytes,4,opt,name=signer,proto3" json:"signer,omitempty"` // name of the member
+	SignerId      string                 `protobuf:"bytes,5,opt,name=signer_id,json=signerId,proto3" json:"signer_id,omitempty"`
+	Statement     []byte                 `protobuf:"bytes,6,opt,name=statement,proto3" json:"statement,omitempty"` // what was signed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JudgeProvenanceResponse) Reset() {
+	*x = JudgeProvenanceResponse{}
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgeProvenanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgeProvenanceResponse) ProtoMessage() {}
+
+func (x *JudgeProvenanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgeProvenanceResponse.ProtoReflect.Descriptor instead.
+func (*JudgeProvenanceResponse) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *JudgeProvenanceResponse) GetTrusted() bool {
+	if x != nil {
+		return x.Trusted
+	}
+	return false
+}
+
+func (x *JudgeProvenanceResponse) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *JudgeProvenanceResponse) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *JudgeProvenanceResponse) GetSigner() string {
+	if x != nil {
+		return x.Signer
+	}
+	return ""
+}
+
+func (x *JudgeProvenanceResponse) GetSignerId() string {
+	if x != nil {
+		return x.SignerId
+	}
+	return ""
+}
+
+func (x *JudgeProvenanceResponse) GetStatement() []byte {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
 type AskJobRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -2922,7 +3138,7 @@ type AskJobRequest struct {
 
 func (x *AskJobRequest) Reset() {
 	*x = AskJobRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2934,7 +3150,7 @@ func (x *AskJobRequest) String() string {
 func (*AskJobRequest) ProtoMessage() {}
 
 func (x *AskJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[49]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2947,7 +3163,7 @@ func (x *AskJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskJobRequest.ProtoReflect.Descriptor instead.
 func (*AskJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AskJobRequest) GetJobId() string {
@@ -2982,7 +3198,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2994,7 +3210,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[50]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3007,7 +3223,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ResumeJobRequest) GetJobId() string {
@@ -3043,7 +3259,7 @@ type ResolveEffectRequest struct {
 
 func (x *ResolveEffectRequest) Reset() {
 	*x = ResolveEffectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3271,7 @@ func (x *ResolveEffectRequest) String() string {
 func (*ResolveEffectRequest) ProtoMessage() {}
 
 func (x *ResolveEffectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[51]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3284,7 @@ func (x *ResolveEffectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveEffectRequest.ProtoReflect.Descriptor instead.
 func (*ResolveEffectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ResolveEffectRequest) GetJobId() string {
@@ -3110,7 +3326,7 @@ type AskJobResponse struct {
 
 func (x *AskJobResponse) Reset() {
 	*x = AskJobResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3122,7 +3338,7 @@ func (x *AskJobResponse) String() string {
 func (*AskJobResponse) ProtoMessage() {}
 
 func (x *AskJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[52]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3135,7 +3351,7 @@ func (x *AskJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskJobResponse.ProtoReflect.Descriptor instead.
 func (*AskJobResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AskJobResponse) GetChanged() bool {
@@ -3169,7 +3385,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3181,7 +3397,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[53]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3194,7 +3410,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *CancelResponse) GetChanged() bool {
@@ -3220,7 +3436,7 @@ type ListCheckpointsRequest struct {
 
 func (x *ListCheckpointsRequest) Reset() {
 	*x = ListCheckpointsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3232,7 +3448,7 @@ func (x *ListCheckpointsRequest) String() string {
 func (*ListCheckpointsRequest) ProtoMessage() {}
 
 func (x *ListCheckpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[54]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3245,7 +3461,7 @@ func (x *ListCheckpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCheckpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListCheckpointsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListCheckpointsRequest) GetJobId() string {
@@ -3264,7 +3480,7 @@ type ListCheckpointsResponse struct {
 
 func (x *ListCheckpointsResponse) Reset() {
 	*x = ListCheckpointsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3276,7 +3492,7 @@ func (x *ListCheckpointsResponse) String() string {
 func (*ListCheckpointsResponse) ProtoMessage() {}
 
 func (x *ListCheckpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[55]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3289,7 +3505,7 @@ func (x *ListCheckpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCheckpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListCheckpointsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListCheckpointsResponse) GetCheckpoints() []*Checkpoint {
@@ -3308,7 +3524,7 @@ type ShowCheckpointRequest struct {
 
 func (x *ShowCheckpointRequest) Reset() {
 	*x = ShowCheckpointRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3320,7 +3536,7 @@ func (x *ShowCheckpointRequest) String() string {
 func (*ShowCheckpointRequest) ProtoMessage() {}
 
 func (x *ShowCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[56]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3333,7 +3549,7 @@ func (x *ShowCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*ShowCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ShowCheckpointRequest) GetCheckpointId() string {
@@ -3369,7 +3585,7 @@ type CheckpointDetail struct {
 
 func (x *CheckpointDetail) Reset() {
 	*x = CheckpointDetail{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3597,7 @@ func (x *CheckpointDetail) String() string {
 func (*CheckpointDetail) ProtoMessage() {}
 
 func (x *CheckpointDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[57]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3610,7 @@ func (x *CheckpointDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointDetail.ProtoReflect.Descriptor instead.
 func (*CheckpointDetail) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CheckpointDetail) GetCheckpoint() *Checkpoint {
@@ -3524,7 +3740,7 @@ type CheckpointDoctorRequest struct {
 
 func (x *CheckpointDoctorRequest) Reset() {
 	*x = CheckpointDoctorRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +3752,7 @@ func (x *CheckpointDoctorRequest) String() string {
 func (*CheckpointDoctorRequest) ProtoMessage() {}
 
 func (x *CheckpointDoctorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[58]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3549,19 +3765,21 @@ func (x *CheckpointDoctorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointDoctorRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointDoctorRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 type CheckpointDoctorResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Faults        []*CheckpointFault     `protobuf:"bytes,1,rep,name=faults,proto3" json:"faults,omitempty"`
+	Health        string                 `protobuf:"bytes,80,opt,name=health,proto3" json:"health,omitempty"` // healthy, cas_degraded, validation_degraded, resume_degraded, unhealthy
+	HealthReasons []string               `protobuf:"bytes,81,rep,name=health_reasons,json=healthReasons,proto3" json:"health_reasons,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckpointDoctorResponse) Reset() {
 	*x = CheckpointDoctorResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3791,7 @@ func (x *CheckpointDoctorResponse) String() string {
 func (*CheckpointDoctorResponse) ProtoMessage() {}
 
 func (x *CheckpointDoctorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[59]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,12 +3804,26 @@ func (x *CheckpointDoctorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointDoctorResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointDoctorResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CheckpointDoctorResponse) GetFaults() []*CheckpointFault {
 	if x != nil {
 		return x.Faults
+	}
+	return nil
+}
+
+func (x *CheckpointDoctorResponse) GetHealth() string {
+	if x != nil {
+		return x.Health
+	}
+	return ""
+}
+
+func (x *CheckpointDoctorResponse) GetHealthReasons() []string {
+	if x != nil {
+		return x.HealthReasons
 	}
 	return nil
 }
@@ -3609,7 +3841,7 @@ type CheckpointFault struct {
 
 func (x *CheckpointFault) Reset() {
 	*x = CheckpointFault{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3621,7 +3853,7 @@ func (x *CheckpointFault) String() string {
 func (*CheckpointFault) ProtoMessage() {}
 
 func (x *CheckpointFault) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[60]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3634,7 +3866,7 @@ func (x *CheckpointFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointFault.ProtoReflect.Descriptor instead.
 func (*CheckpointFault) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *CheckpointFault) GetWhat() string {
@@ -3685,7 +3917,7 @@ type RevokeCheckpointRequest struct {
 
 func (x *RevokeCheckpointRequest) Reset() {
 	*x = RevokeCheckpointRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3697,7 +3929,7 @@ func (x *RevokeCheckpointRequest) String() string {
 func (*RevokeCheckpointRequest) ProtoMessage() {}
 
 func (x *RevokeCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[61]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3710,7 +3942,7 @@ func (x *RevokeCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*RevokeCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RevokeCheckpointRequest) GetCheckpointId() string {
@@ -3758,7 +3990,7 @@ type RevokeCheckpointResponse struct {
 
 func (x *RevokeCheckpointResponse) Reset() {
 	*x = RevokeCheckpointResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3770,7 +4002,7 @@ func (x *RevokeCheckpointResponse) String() string {
 func (*RevokeCheckpointResponse) ProtoMessage() {}
 
 func (x *RevokeCheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[62]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3783,7 +4015,7 @@ func (x *RevokeCheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeCheckpointResponse.ProtoReflect.Descriptor instead.
 func (*RevokeCheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RevokeCheckpointResponse) GetRevoked() int32 {
@@ -3810,7 +4042,7 @@ type DeleteCheckpointRequest struct {
 
 func (x *DeleteCheckpointRequest) Reset() {
 	*x = DeleteCheckpointRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3822,7 +4054,7 @@ func (x *DeleteCheckpointRequest) String() string {
 func (*DeleteCheckpointRequest) ProtoMessage() {}
 
 func (x *DeleteCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[63]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3835,7 +4067,7 @@ func (x *DeleteCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *DeleteCheckpointRequest) GetCheckpointId() string {
@@ -3861,7 +4093,7 @@ type DeleteCheckpointResponse struct {
 
 func (x *DeleteCheckpointResponse) Reset() {
 	*x = DeleteCheckpointResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3873,7 +4105,7 @@ func (x *DeleteCheckpointResponse) String() string {
 func (*DeleteCheckpointResponse) ProtoMessage() {}
 
 func (x *DeleteCheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[64]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3886,7 +4118,7 @@ func (x *DeleteCheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCheckpointResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *DeleteCheckpointResponse) GetCheckpoint() *Checkpoint {
@@ -3906,7 +4138,7 @@ type OpenCheckpointRequest struct {
 
 func (x *OpenCheckpointRequest) Reset() {
 	*x = OpenCheckpointRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3918,7 +4150,7 @@ func (x *OpenCheckpointRequest) String() string {
 func (*OpenCheckpointRequest) ProtoMessage() {}
 
 func (x *OpenCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[65]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3931,7 +4163,7 @@ func (x *OpenCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*OpenCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *OpenCheckpointRequest) GetCheckpointId() string {
@@ -3960,7 +4192,7 @@ type OpenCheckpointResponse struct {
 
 func (x *OpenCheckpointResponse) Reset() {
 	*x = OpenCheckpointResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3972,7 +4204,7 @@ func (x *OpenCheckpointResponse) String() string {
 func (*OpenCheckpointResponse) ProtoMessage() {}
 
 func (x *OpenCheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[66]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3985,7 +4217,7 @@ func (x *OpenCheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCheckpointResponse.ProtoReflect.Descriptor instead.
 func (*OpenCheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *OpenCheckpointResponse) GetPayload() string {
@@ -4019,7 +4251,7 @@ type SuspendRunRequest struct {
 
 func (x *SuspendRunRequest) Reset() {
 	*x = SuspendRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4031,7 +4263,7 @@ func (x *SuspendRunRequest) String() string {
 func (*SuspendRunRequest) ProtoMessage() {}
 
 func (x *SuspendRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[67]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4044,7 +4276,7 @@ func (x *SuspendRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendRunRequest.ProtoReflect.Descriptor instead.
 func (*SuspendRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SuspendRunRequest) GetRunId() string {
@@ -4070,7 +4302,7 @@ type ResumeRunRequest struct {
 
 func (x *ResumeRunRequest) Reset() {
 	*x = ResumeRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4082,7 +4314,7 @@ func (x *ResumeRunRequest) String() string {
 func (*ResumeRunRequest) ProtoMessage() {}
 
 func (x *ResumeRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[68]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4095,7 +4327,7 @@ func (x *ResumeRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRunRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ResumeRunRequest) GetRunId() string {
@@ -4116,7 +4348,7 @@ type SuspendRunResponse struct {
 
 func (x *SuspendRunResponse) Reset() {
 	*x = SuspendRunResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4128,7 +4360,7 @@ func (x *SuspendRunResponse) String() string {
 func (*SuspendRunResponse) ProtoMessage() {}
 
 func (x *SuspendRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[69]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4141,7 +4373,7 @@ func (x *SuspendRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendRunResponse.ProtoReflect.Descriptor instead.
 func (*SuspendRunResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *SuspendRunResponse) GetSuspensionId() string {
@@ -4175,7 +4407,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4187,7 +4419,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[70]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4200,7 +4432,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListRunsRequest) GetKind() string {
@@ -4226,7 +4458,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4238,7 +4470,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[71]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4251,7 +4483,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -4270,7 +4502,7 @@ type ShowRunRequest struct {
 
 func (x *ShowRunRequest) Reset() {
 	*x = ShowRunRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4282,7 +4514,7 @@ func (x *ShowRunRequest) String() string {
 func (*ShowRunRequest) ProtoMessage() {}
 
 func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[72]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4295,7 +4527,7 @@ func (x *ShowRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRunRequest.ProtoReflect.Descriptor instead.
 func (*ShowRunRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ShowRunRequest) GetRunId() string {
@@ -4316,7 +4548,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4328,7 +4560,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[73]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4341,7 +4573,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -4374,7 +4606,7 @@ type ListNamesRequest struct {
 
 func (x *ListNamesRequest) Reset() {
 	*x = ListNamesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4386,7 +4618,7 @@ func (x *ListNamesRequest) String() string {
 func (*ListNamesRequest) ProtoMessage() {}
 
 func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[74]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4399,7 +4631,7 @@ func (x *ListNamesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesRequest.ProtoReflect.Descriptor instead.
 func (*ListNamesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListNamesRequest) GetName() string {
@@ -4418,7 +4650,7 @@ type ListNamesResponse struct {
 
 func (x *ListNamesResponse) Reset() {
 	*x = ListNamesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4430,7 +4662,7 @@ func (x *ListNamesResponse) String() string {
 func (*ListNamesResponse) ProtoMessage() {}
 
 func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[75]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4443,7 +4675,7 @@ func (x *ListNamesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamesResponse.ProtoReflect.Descriptor instead.
 func (*ListNamesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ListNamesResponse) GetNames() []*Name {
@@ -4464,7 +4696,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4476,7 +4708,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[76]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4489,7 +4721,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Name) GetName() string {
@@ -4529,7 +4761,7 @@ type NamedSet struct {
 
 func (x *NamedSet) Reset() {
 	*x = NamedSet{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4541,7 +4773,7 @@ func (x *NamedSet) String() string {
 func (*NamedSet) ProtoMessage() {}
 
 func (x *NamedSet) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[77]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4554,7 +4786,7 @@ func (x *NamedSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamedSet.ProtoReflect.Descriptor instead.
 func (*NamedSet) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *NamedSet) GetDigest() string {
@@ -4622,7 +4854,7 @@ type RemoveNameRequest struct {
 
 func (x *RemoveNameRequest) Reset() {
 	*x = RemoveNameRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4634,7 +4866,7 @@ func (x *RemoveNameRequest) String() string {
 func (*RemoveNameRequest) ProtoMessage() {}
 
 func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[78]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4647,7 +4879,7 @@ func (x *RemoveNameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNameRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *RemoveNameRequest) GetName() string {
@@ -4665,7 +4897,7 @@ type RemoveNameResponse struct {
 
 func (x *RemoveNameResponse) Reset() {
 	*x = RemoveNameResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4677,7 +4909,7 @@ func (x *RemoveNameResponse) String() string {
 func (*RemoveNameResponse) ProtoMessage() {}
 
 func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[79]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4690,7 +4922,7 @@ func (x *RemoveNameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNameResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNameResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 type PutRequest struct {
@@ -4707,7 +4939,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4719,7 +4951,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[80]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4732,7 +4964,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *PutRequest) GetKind() string {
@@ -4781,7 +5013,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4793,7 +5025,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[81]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4806,7 +5038,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *PutResponse) GetDigest() string {
@@ -4839,7 +5071,7 @@ type MissingRequest struct {
 
 func (x *MissingRequest) Reset() {
 	*x = MissingRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4851,7 +5083,7 @@ func (x *MissingRequest) String() string {
 func (*MissingRequest) ProtoMessage() {}
 
 func (x *MissingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[82]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4864,7 +5096,7 @@ func (x *MissingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingRequest.ProtoReflect.Descriptor instead.
 func (*MissingRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *MissingRequest) GetManifest() []byte {
@@ -4883,7 +5115,7 @@ type MissingResponse struct {
 
 func (x *MissingResponse) Reset() {
 	*x = MissingResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4895,7 +5127,7 @@ func (x *MissingResponse) String() string {
 func (*MissingResponse) ProtoMessage() {}
 
 func (x *MissingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[83]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4908,7 +5140,7 @@ func (x *MissingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissingResponse.ProtoReflect.Descriptor instead.
 func (*MissingResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *MissingResponse) GetBlocks() []uint32 {
@@ -4931,7 +5163,7 @@ type PutBlocksRequest struct {
 
 func (x *PutBlocksRequest) Reset() {
 	*x = PutBlocksRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4943,7 +5175,7 @@ func (x *PutBlocksRequest) String() string {
 func (*PutBlocksRequest) ProtoMessage() {}
 
 func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[84]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4956,7 +5188,7 @@ func (x *PutBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlocksRequest.ProtoReflect.Descriptor instead.
 func (*PutBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *PutBlocksRequest) GetManifest() []byte {
@@ -5001,7 +5233,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5013,7 +5245,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[85]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5026,7 +5258,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GetRequest) GetDigest() string {
@@ -5082,7 +5314,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5094,7 +5326,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[86]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5107,7 +5339,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *GetResponse) GetData() []byte {
@@ -5140,7 +5372,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5152,7 +5384,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[87]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5165,7 +5397,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *StatRequest) GetDigest() string {
@@ -5193,7 +5425,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5205,7 +5437,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[88]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5218,7 +5450,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ObjectInfo) GetDigest() string {
@@ -5301,7 +5533,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5313,7 +5545,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[89]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5326,7 +5558,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *PinInfo) GetOwner() string {
@@ -5351,7 +5583,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5363,7 +5595,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[90]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5376,7 +5608,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 type UsageResponse struct {
@@ -5392,7 +5624,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5404,7 +5636,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[91]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5417,7 +5649,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *UsageResponse) GetBytes() int64 {
@@ -5467,7 +5699,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5479,7 +5711,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[92]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5492,7 +5724,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *PinRequest) GetDigest() string {
@@ -5531,7 +5763,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5543,7 +5775,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[93]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5556,7 +5788,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 type UnpinRequest struct {
@@ -5570,7 +5802,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5582,7 +5814,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[94]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5595,7 +5827,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *UnpinRequest) GetDigest() string {
@@ -5628,7 +5860,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5640,7 +5872,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[95]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5653,7 +5885,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *UnpinResponse) GetChanged() bool {
@@ -5672,7 +5904,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5684,7 +5916,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[96]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5697,7 +5929,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GCRequest) GetDryRun() bool {
@@ -5718,7 +5950,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5730,7 +5962,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[97]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5743,7 +5975,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -5784,7 +6016,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5796,7 +6028,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[98]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5809,7 +6041,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *VerifyResponse) GetObjects() int64 {
@@ -5888,7 +6120,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5900,7 +6132,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[99]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5913,7 +6145,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *GCResponse) GetExamined() int64 {
@@ -5960,7 +6192,7 @@ type OwnTaskRequest struct {
 
 func (x *OwnTaskRequest) Reset() {
 	*x = OwnTaskRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5972,7 +6204,7 @@ func (x *OwnTaskRequest) String() string {
 func (*OwnTaskRequest) ProtoMessage() {}
 
 func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[100]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5985,7 +6217,7 @@ func (x *OwnTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTaskRequest.ProtoReflect.Descriptor instead.
 func (*OwnTaskRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *OwnTaskRequest) GetAttemptId() string {
@@ -6008,7 +6240,7 @@ type OwnTask struct {
 
 func (x *OwnTask) Reset() {
 	*x = OwnTask{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6020,7 +6252,7 @@ func (x *OwnTask) String() string {
 func (*OwnTask) ProtoMessage() {}
 
 func (x *OwnTask) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[101]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6033,7 +6265,7 @@ func (x *OwnTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnTask.ProtoReflect.Descriptor instead.
 func (*OwnTask) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *OwnTask) GetKind() string {
@@ -6082,7 +6314,7 @@ type OwnReportRequest struct {
 
 func (x *OwnReportRequest) Reset() {
 	*x = OwnReportRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6094,7 +6326,7 @@ func (x *OwnReportRequest) String() string {
 func (*OwnReportRequest) ProtoMessage() {}
 
 func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[102]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6107,7 +6339,7 @@ func (x *OwnReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportRequest.ProtoReflect.Descriptor instead.
 func (*OwnReportRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *OwnReportRequest) GetAttemptId() string {
@@ -6139,7 +6371,7 @@ type OwnReportResponse struct {
 
 func (x *OwnReportResponse) Reset() {
 	*x = OwnReportResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6151,7 +6383,7 @@ func (x *OwnReportResponse) String() string {
 func (*OwnReportResponse) ProtoMessage() {}
 
 func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[103]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6164,7 +6396,7 @@ func (x *OwnReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnReportResponse.ProtoReflect.Descriptor instead.
 func (*OwnReportResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 type OwnVerifyRequest struct {
@@ -6178,7 +6410,7 @@ type OwnVerifyRequest struct {
 
 func (x *OwnVerifyRequest) Reset() {
 	*x = OwnVerifyRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6190,7 +6422,7 @@ func (x *OwnVerifyRequest) String() string {
 func (*OwnVerifyRequest) ProtoMessage() {}
 
 func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[104]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6203,7 +6435,7 @@ func (x *OwnVerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyRequest.ProtoReflect.Descriptor instead.
 func (*OwnVerifyRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *OwnVerifyRequest) GetAttemptId() string {
@@ -6239,7 +6471,7 @@ type OwnVerifyResponse struct {
 
 func (x *OwnVerifyResponse) Reset() {
 	*x = OwnVerifyResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6251,7 +6483,7 @@ func (x *OwnVerifyResponse) String() string {
 func (*OwnVerifyResponse) ProtoMessage() {}
 
 func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[105]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6264,7 +6496,7 @@ func (x *OwnVerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnVerifyResponse.ProtoReflect.Descriptor instead.
 func (*OwnVerifyResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *OwnVerifyResponse) GetObjects() int64 {
@@ -6305,7 +6537,7 @@ type OwnGardenRequest struct {
 
 func (x *OwnGardenRequest) Reset() {
 	*x = OwnGardenRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6317,7 +6549,7 @@ func (x *OwnGardenRequest) String() string {
 func (*OwnGardenRequest) ProtoMessage() {}
 
 func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[106]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6330,7 +6562,7 @@ func (x *OwnGardenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenRequest.ProtoReflect.Descriptor instead.
 func (*OwnGardenRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *OwnGardenRequest) GetAttemptId() string {
@@ -6359,7 +6591,7 @@ type OwnGardenResponse struct {
 
 func (x *OwnGardenResponse) Reset() {
 	*x = OwnGardenResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6371,7 +6603,7 @@ func (x *OwnGardenResponse) String() string {
 func (*OwnGardenResponse) ProtoMessage() {}
 
 func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[107]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6384,7 +6616,7 @@ func (x *OwnGardenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnGardenResponse.ProtoReflect.Descriptor instead.
 func (*OwnGardenResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *OwnGardenResponse) GetLooked() int64 {
@@ -6425,7 +6657,7 @@ type BundleRoot struct {
 
 func (x *BundleRoot) Reset() {
 	*x = BundleRoot{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6437,7 +6669,7 @@ func (x *BundleRoot) String() string {
 func (*BundleRoot) ProtoMessage() {}
 
 func (x *BundleRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[108]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6450,7 +6682,7 @@ func (x *BundleRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleRoot.ProtoReflect.Descriptor instead.
 func (*BundleRoot) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{108}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *BundleRoot) GetDigest() string {
@@ -6480,7 +6712,7 @@ type ExportBundleRequest struct {
 
 func (x *ExportBundleRequest) Reset() {
 	*x = ExportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6492,7 +6724,7 @@ func (x *ExportBundleRequest) String() string {
 func (*ExportBundleRequest) ProtoMessage() {}
 
 func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[109]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6505,7 +6737,7 @@ func (x *ExportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ExportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{109}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ExportBundleRequest) GetRoots() []*BundleRoot {
@@ -6555,7 +6787,7 @@ type ExportBundleChunk struct {
 
 func (x *ExportBundleChunk) Reset() {
 	*x = ExportBundleChunk{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6567,7 +6799,7 @@ func (x *ExportBundleChunk) String() string {
 func (*ExportBundleChunk) ProtoMessage() {}
 
 func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[110]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6580,7 +6812,7 @@ func (x *ExportBundleChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportBundleChunk.ProtoReflect.Descriptor instead.
 func (*ExportBundleChunk) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{110}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ExportBundleChunk) GetHead() []byte {
@@ -6623,7 +6855,7 @@ type ImportBundleRequest struct {
 
 func (x *ImportBundleRequest) Reset() {
 	*x = ImportBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6635,7 +6867,7 @@ func (x *ImportBundleRequest) String() string {
 func (*ImportBundleRequest) ProtoMessage() {}
 
 func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[111]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6648,7 +6880,7 @@ func (x *ImportBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleRequest.ProtoReflect.Descriptor instead.
 func (*ImportBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{111}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ImportBundleRequest) GetHead() []byte {
@@ -6691,7 +6923,7 @@ type ImportBundleResponse struct {
 
 func (x *ImportBundleResponse) Reset() {
 	*x = ImportBundleResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6703,7 +6935,7 @@ func (x *ImportBundleResponse) String() string {
 func (*ImportBundleResponse) ProtoMessage() {}
 
 func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[112]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6716,7 +6948,7 @@ func (x *ImportBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportBundleResponse.ProtoReflect.Descriptor instead.
 func (*ImportBundleResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{112}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ImportBundleResponse) GetAt() int64 {
@@ -6762,7 +6994,7 @@ type BundleImported struct {
 
 func (x *BundleImported) Reset() {
 	*x = BundleImported{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6774,7 +7006,7 @@ func (x *BundleImported) String() string {
 func (*BundleImported) ProtoMessage() {}
 
 func (x *BundleImported) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[113]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6787,7 +7019,7 @@ func (x *BundleImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleImported.ProtoReflect.Descriptor instead.
 func (*BundleImported) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{113}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *BundleImported) GetId() string {
@@ -6848,7 +7080,7 @@ type JudgeBundleRequest struct {
 
 func (x *JudgeBundleRequest) Reset() {
 	*x = JudgeBundleRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6860,7 +7092,7 @@ func (x *JudgeBundleRequest) String() string {
 func (*JudgeBundleRequest) ProtoMessage() {}
 
 func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[114]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6873,7 +7105,7 @@ func (x *JudgeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeBundleRequest.ProtoReflect.Descriptor instead.
 func (*JudgeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{114}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *JudgeBundleRequest) GetHead() []byte {
@@ -6895,7 +7127,7 @@ type BundleSigner struct {
 
 func (x *BundleSigner) Reset() {
 	*x = BundleSigner{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6907,7 +7139,7 @@ func (x *BundleSigner) String() string {
 func (*BundleSigner) ProtoMessage() {}
 
 func (x *BundleSigner) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[115]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6920,7 +7152,7 @@ func (x *BundleSigner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSigner.ProtoReflect.Descriptor instead.
 func (*BundleSigner) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{115}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *BundleSigner) GetRunnerId() string {
@@ -6959,7 +7191,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6971,7 +7203,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[116]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6984,7 +7216,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{116}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{120}
 }
 
 type ListDevicesResponse struct {
@@ -6996,7 +7228,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7008,7 +7240,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[117]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7021,7 +7253,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{117}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -7045,7 +7277,7 @@ type LeaseDeviceRequest struct {
 
 func (x *LeaseDeviceRequest) Reset() {
 	*x = LeaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7057,7 +7289,7 @@ func (x *LeaseDeviceRequest) String() string {
 func (*LeaseDeviceRequest) ProtoMessage() {}
 
 func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[118]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7070,7 +7302,7 @@ func (x *LeaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{118}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *LeaseDeviceRequest) GetDeviceId() string {
@@ -7127,7 +7359,7 @@ type LeaseDeviceResponse struct {
 
 func (x *LeaseDeviceResponse) Reset() {
 	*x = LeaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7139,7 +7371,7 @@ func (x *LeaseDeviceResponse) String() string {
 func (*LeaseDeviceResponse) ProtoMessage() {}
 
 func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[119]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7152,7 +7384,7 @@ func (x *LeaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*LeaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{119}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *LeaseDeviceResponse) GetLeaseId() string {
@@ -7193,7 +7425,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7205,7 +7437,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[120]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7218,7 +7450,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{120}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ReleaseDeviceRequest) GetLeaseId() string {
@@ -7243,7 +7475,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7255,7 +7487,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[121]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7268,7 +7500,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{121}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{125}
 }
 
 type SetDeviceHealthRequest struct {
@@ -7282,7 +7514,7 @@ type SetDeviceHealthRequest struct {
 
 func (x *SetDeviceHealthRequest) Reset() {
 	*x = SetDeviceHealthRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7294,7 +7526,7 @@ func (x *SetDeviceHealthRequest) String() string {
 func (*SetDeviceHealthRequest) ProtoMessage() {}
 
 func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[122]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7307,7 +7539,7 @@ func (x *SetDeviceHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthRequest.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{122}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *SetDeviceHealthRequest) GetDeviceId() string {
@@ -7339,7 +7571,7 @@ type SetDeviceHealthResponse struct {
 
 func (x *SetDeviceHealthResponse) Reset() {
 	*x = SetDeviceHealthResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7351,7 +7583,7 @@ func (x *SetDeviceHealthResponse) String() string {
 func (*SetDeviceHealthResponse) ProtoMessage() {}
 
 func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[123]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7364,7 +7596,7 @@ func (x *SetDeviceHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceHealthResponse.ProtoReflect.Descriptor instead.
 func (*SetDeviceHealthResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{123}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{127}
 }
 
 type ConsoleData struct {
@@ -7377,7 +7609,7 @@ type ConsoleData struct {
 
 func (x *ConsoleData) Reset() {
 	*x = ConsoleData{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7389,7 +7621,7 @@ func (x *ConsoleData) String() string {
 func (*ConsoleData) ProtoMessage() {}
 
 func (x *ConsoleData) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[124]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7402,7 +7634,7 @@ func (x *ConsoleData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleData.ProtoReflect.Descriptor instead.
 func (*ConsoleData) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{124}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ConsoleData) GetLeaseId() string {
@@ -7427,7 +7659,7 @@ type UplinkStatusRequest struct {
 
 func (x *UplinkStatusRequest) Reset() {
 	*x = UplinkStatusRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7439,7 +7671,7 @@ func (x *UplinkStatusRequest) String() string {
 func (*UplinkStatusRequest) ProtoMessage() {}
 
 func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[125]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7452,7 +7684,7 @@ func (x *UplinkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatusRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{125}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{129}
 }
 
 type UplinkStatus struct {
@@ -7470,7 +7702,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7482,7 +7714,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[126]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7495,7 +7727,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{126}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *UplinkStatus) GetConnectivity() *Connectivity {
@@ -7556,7 +7788,7 @@ type UplinkConnectRequest struct {
 
 func (x *UplinkConnectRequest) Reset() {
 	*x = UplinkConnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7568,7 +7800,7 @@ func (x *UplinkConnectRequest) String() string {
 func (*UplinkConnectRequest) ProtoMessage() {}
 
 func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[127]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7581,7 +7813,7 @@ func (x *UplinkConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkConnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkConnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{127}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *UplinkConnectRequest) GetTicket() string {
@@ -7599,7 +7831,7 @@ type UplinkDisconnectRequest struct {
 
 func (x *UplinkDisconnectRequest) Reset() {
 	*x = UplinkDisconnectRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7611,7 +7843,7 @@ func (x *UplinkDisconnectRequest) String() string {
 func (*UplinkDisconnectRequest) ProtoMessage() {}
 
 func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[128]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7624,7 +7856,7 @@ func (x *UplinkDisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDisconnectRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{128}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{132}
 }
 
 type UplinkDrillRequest struct {
@@ -7636,7 +7868,7 @@ type UplinkDrillRequest struct {
 
 func (x *UplinkDrillRequest) Reset() {
 	*x = UplinkDrillRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7648,7 +7880,7 @@ func (x *UplinkDrillRequest) String() string {
 func (*UplinkDrillRequest) ProtoMessage() {}
 
 func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[129]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7661,7 +7893,7 @@ func (x *UplinkDrillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkDrillRequest.ProtoReflect.Descriptor instead.
 func (*UplinkDrillRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{129}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *UplinkDrillRequest) GetCut() bool {
@@ -7696,7 +7928,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7708,7 +7940,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[130]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7721,7 +7953,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{130}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *Lease) GetLeaseId() string {
@@ -7852,7 +8084,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7864,7 +8096,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[131]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7877,7 +8109,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{131}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *ListLeasesRequest) GetAll() bool {
@@ -7896,7 +8128,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7908,7 +8140,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[132]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7921,7 +8153,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{132}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -7942,7 +8174,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7954,7 +8186,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[133]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7967,7 +8199,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{133}
+	return file_forgeyard_v1_node_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *RevokeLeaseRequest) GetLease() string {
@@ -8002,7 +8234,7 @@ type NodeStatus_Account struct {
 
 func (x *NodeStatus_Account) Reset() {
 	*x = NodeStatus_Account{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8014,7 +8246,7 @@ func (x *NodeStatus_Account) String() string {
 func (*NodeStatus_Account) ProtoMessage() {}
 
 func (x *NodeStatus_Account) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[134]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8055,7 +8287,7 @@ type NodeStatus_Withheld struct {
 
 func (x *NodeStatus_Withheld) Reset() {
 	*x = NodeStatus_Withheld{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8067,7 +8299,7 @@ func (x *NodeStatus_Withheld) String() string {
 func (*NodeStatus_Withheld) ProtoMessage() {}
 
 func (x *NodeStatus_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[135]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8108,7 +8340,7 @@ type NodeStatus_Reason struct {
 
 func (x *NodeStatus_Reason) Reset() {
 	*x = NodeStatus_Reason{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8120,7 +8352,7 @@ func (x *NodeStatus_Reason) String() string {
 func (*NodeStatus_Reason) ProtoMessage() {}
 
 func (x *NodeStatus_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[136]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8169,7 +8401,7 @@ type NodeStatus_Link struct {
 
 func (x *NodeStatus_Link) Reset() {
 	*x = NodeStatus_Link{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8181,7 +8413,7 @@ func (x *NodeStatus_Link) String() string {
 func (*NodeStatus_Link) ProtoMessage() {}
 
 func (x *NodeStatus_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[137]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8278,7 +8510,7 @@ type NodeStatus_Backlog struct {
 
 func (x *NodeStatus_Backlog) Reset() {
 	*x = NodeStatus_Backlog{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8290,7 +8522,7 @@ func (x *NodeStatus_Backlog) String() string {
 func (*NodeStatus_Backlog) ProtoMessage() {}
 
 func (x *NodeStatus_Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[138]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8335,7 +8567,7 @@ type NodeStatus_ActiveAttempt struct {
 
 func (x *NodeStatus_ActiveAttempt) Reset() {
 	*x = NodeStatus_ActiveAttempt{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8347,7 +8579,7 @@ func (x *NodeStatus_ActiveAttempt) String() string {
 func (*NodeStatus_ActiveAttempt) ProtoMessage() {}
 
 func (x *NodeStatus_ActiveAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[139]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8425,7 +8657,7 @@ type NodeStatus_CasUsage struct {
 
 func (x *NodeStatus_CasUsage) Reset() {
 	*x = NodeStatus_CasUsage{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8437,7 +8669,7 @@ func (x *NodeStatus_CasUsage) String() string {
 func (*NodeStatus_CasUsage) ProtoMessage() {}
 
 func (x *NodeStatus_CasUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[140]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8501,7 +8733,7 @@ type NodeStatus_Addresses struct {
 
 func (x *NodeStatus_Addresses) Reset() {
 	*x = NodeStatus_Addresses{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8513,7 +8745,7 @@ func (x *NodeStatus_Addresses) String() string {
 func (*NodeStatus_Addresses) ProtoMessage() {}
 
 func (x *NodeStatus_Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[141]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8576,7 +8808,7 @@ type Health_Check struct {
 
 func (x *Health_Check) Reset() {
 	*x = Health_Check{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8588,7 +8820,7 @@ func (x *Health_Check) String() string {
 func (*Health_Check) ProtoMessage() {}
 
 func (x *Health_Check) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[142]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8643,7 +8875,7 @@ type SiteStatus_SiteRef struct {
 
 func (x *SiteStatus_SiteRef) Reset() {
 	*x = SiteStatus_SiteRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8655,7 +8887,7 @@ func (x *SiteStatus_SiteRef) String() string {
 func (*SiteStatus_SiteRef) ProtoMessage() {}
 
 func (x *SiteStatus_SiteRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[143]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8702,7 +8934,7 @@ type SiteStatus_LeaderRef struct {
 
 func (x *SiteStatus_LeaderRef) Reset() {
 	*x = SiteStatus_LeaderRef{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8714,7 +8946,7 @@ func (x *SiteStatus_LeaderRef) String() string {
 func (*SiteStatus_LeaderRef) ProtoMessage() {}
 
 func (x *SiteStatus_LeaderRef) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[144]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8757,7 +8989,7 @@ type SiteStatus_JobCounts struct {
 
 func (x *SiteStatus_JobCounts) Reset() {
 	*x = SiteStatus_JobCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8769,7 +9001,7 @@ func (x *SiteStatus_JobCounts) String() string {
 func (*SiteStatus_JobCounts) ProtoMessage() {}
 
 func (x *SiteStatus_JobCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[145]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8832,7 +9064,7 @@ type SiteStatus_DeviceCounts struct {
 
 func (x *SiteStatus_DeviceCounts) Reset() {
 	*x = SiteStatus_DeviceCounts{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8844,7 +9076,7 @@ func (x *SiteStatus_DeviceCounts) String() string {
 func (*SiteStatus_DeviceCounts) ProtoMessage() {}
 
 func (x *SiteStatus_DeviceCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[146]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8904,7 +9136,7 @@ type SetMemberRequest_Assign struct {
 
 func (x *SetMemberRequest_Assign) Reset() {
 	*x = SetMemberRequest_Assign{}
-	mi := &file_forgeyard_v1_node_proto_msgTypes[147]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8916,7 +9148,7 @@ func (x *SetMemberRequest_Assign) String() string {
 func (*SetMemberRequest_Assign) ProtoMessage() {}
 
 func (x *SetMemberRequest_Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_node_proto_msgTypes[147]
+	mi := &file_forgeyard_v1_node_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9269,7 +9501,20 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04note\x18\x04 \x01(\tR\x04note\x12)\n" +
 	"\x10after_checkpoint\x18\x05 \x01(\bR\x0fafterCheckpoint\x121\n" +
-	"\x06within\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06within\"X\n" +
+	"\x06within\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06within\"*\n" +
+	"\x11ProvenanceRequest\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"0\n" +
+	"\x12ProvenanceResponse\x12\x1a\n" +
+	"\benvelope\x18\x01 \x01(\fR\benvelope\"4\n" +
+	"\x16JudgeProvenanceRequest\x12\x1a\n" +
+	"\benvelope\x18\x01 \x01(\fR\benvelope\"\xaf\x01\n" +
+	"\x17JudgeProvenanceResponse\x12\x18\n" +
+	"\atrusted\x18\x01 \x01(\bR\atrusted\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12\x15\n" +
+	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x16\n" +
+	"\x06signer\x18\x04 \x01(\tR\x06signer\x12\x1b\n" +
+	"\tsigner_id\x18\x05 \x01(\tR\bsignerId\x12\x1c\n" +
+	"\tstatement\x18\x06 \x01(\fR\tstatement\"X\n" +
 	"\rAskJobRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x1c\n" +
@@ -9318,9 +9563,11 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"resumed_by\x18\x10 \x03(\tR\tresumedBy\x12\x12\n" +
 	"\x04next\x18\x11 \x01(\bR\x04next\"\x19\n" +
-	"\x17CheckpointDoctorRequest\"Q\n" +
+	"\x17CheckpointDoctorRequest\"\x90\x01\n" +
 	"\x18CheckpointDoctorResponse\x125\n" +
-	"\x06faults\x18\x01 \x03(\v2\x1d.forgeyard.v1.CheckpointFaultR\x06faults\"\x8b\x01\n" +
+	"\x06faults\x18\x01 \x03(\v2\x1d.forgeyard.v1.CheckpointFaultR\x06faults\x12\x16\n" +
+	"\x06health\x18P \x01(\tR\x06health\x12%\n" +
+	"\x0ehealth_reasons\x18Q \x03(\tR\rhealthReasons\"\x8b\x01\n" +
 	"\x0fCheckpointFault\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12#\n" +
@@ -9655,7 +9902,7 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\tSetConfig\x12\x1e.forgeyard.v1.SetConfigRequest\x1a\x1f.forgeyard.v1.SetConfigResponse\x12L\n" +
 	"\tSetMember\x12\x1e.forgeyard.v1.SetMemberRequest\x1a\x1f.forgeyard.v1.SetMemberResponse\x12B\n" +
 	"\x06Backup\x12\x1b.forgeyard.v1.BackupRequest\x1a\x19.forgeyard.v1.BackupChunk0\x01\x12F\n" +
-	"\aRecover\x12\x1c.forgeyard.v1.RecoverRequest\x1a\x1d.forgeyard.v1.RecoverResponse2\xbd\x05\n" +
+	"\aRecover\x12\x1c.forgeyard.v1.RecoverRequest\x1a\x1d.forgeyard.v1.RecoverResponse2\xee\x06\n" +
 	"\n" +
 	"JobService\x12C\n" +
 	"\x06Submit\x12\x1b.forgeyard.v1.SubmitRequest\x1a\x1c.forgeyard.v1.SubmitResponse\x12E\n" +
@@ -9666,6 +9913,9 @@ const file_forgeyard_v1_node_proto_rawDesc = "" +
 	"\x03Ask\x12\x1b.forgeyard.v1.AskJobRequest\x1a\x1c.forgeyard.v1.AskJobResponse\x12F\n" +
 	"\x06Resume\x12\x1e.forgeyard.v1.ResumeJobRequest\x1a\x1c.forgeyard.v1.AskJobResponse\x12F\n" +
 	"\rResolveEffect\x12\".forgeyard.v1.ResolveEffectRequest\x1a\x11.forgeyard.v1.Job\x12O\n" +
+	"\n" +
+	"Provenance\x12\x1f.forgeyard.v1.ProvenanceRequest\x1a .forgeyard.v1.ProvenanceResponse\x12^\n" +
+	"\x0fJudgeProvenance\x12$.forgeyard.v1.JudgeProvenanceRequest\x1a%.forgeyard.v1.JudgeProvenanceResponse\x12O\n" +
 	"\n" +
 	"ListLeases\x12\x1f.forgeyard.v1.ListLeasesRequest\x1a .forgeyard.v1.ListLeasesResponse\x12D\n" +
 	"\vRevokeLease\x12 .forgeyard.v1.RevokeLeaseRequest\x1a\x13.forgeyard.v1.Lease2\x93\x04\n" +
@@ -9731,7 +9981,7 @@ func file_forgeyard_v1_node_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_node_proto_rawDescData
 }
 
-var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 150)
+var file_forgeyard_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 154)
 var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*CleanupRequest)(nil),           // 0: forgeyard.v1.CleanupRequest
 	(*CleanupResponse)(nil),          // 1: forgeyard.v1.CleanupResponse
@@ -9782,197 +10032,201 @@ var file_forgeyard_v1_node_proto_goTypes = []any{
 	(*ShowJobRequest)(nil),           // 46: forgeyard.v1.ShowJobRequest
 	(*LogRequest)(nil),               // 47: forgeyard.v1.LogRequest
 	(*CancelJobRequest)(nil),         // 48: forgeyard.v1.CancelJobRequest
-	(*AskJobRequest)(nil),            // 49: forgeyard.v1.AskJobRequest
-	(*ResumeJobRequest)(nil),         // 50: forgeyard.v1.ResumeJobRequest
-	(*ResolveEffectRequest)(nil),     // 51: forgeyard.v1.ResolveEffectRequest
-	(*AskJobResponse)(nil),           // 52: forgeyard.v1.AskJobResponse
-	(*CancelResponse)(nil),           // 53: forgeyard.v1.CancelResponse
-	(*ListCheckpointsRequest)(nil),   // 54: forgeyard.v1.ListCheckpointsRequest
-	(*ListCheckpointsResponse)(nil),  // 55: forgeyard.v1.ListCheckpointsResponse
-	(*ShowCheckpointRequest)(nil),    // 56: forgeyard.v1.ShowCheckpointRequest
-	(*CheckpointDetail)(nil),         // 57: forgeyard.v1.CheckpointDetail
-	(*CheckpointDoctorRequest)(nil),  // 58: forgeyard.v1.CheckpointDoctorRequest
-	(*CheckpointDoctorResponse)(nil), // 59: forgeyard.v1.CheckpointDoctorResponse
-	(*CheckpointFault)(nil),          // 60: forgeyard.v1.CheckpointFault
-	(*RevokeCheckpointRequest)(nil),  // 61: forgeyard.v1.RevokeCheckpointRequest
-	(*RevokeCheckpointResponse)(nil), // 62: forgeyard.v1.RevokeCheckpointResponse
-	(*DeleteCheckpointRequest)(nil),  // 63: forgeyard.v1.DeleteCheckpointRequest
-	(*DeleteCheckpointResponse)(nil), // 64: forgeyard.v1.DeleteCheckpointResponse
-	(*OpenCheckpointRequest)(nil),    // 65: forgeyard.v1.OpenCheckpointRequest
-	(*OpenCheckpointResponse)(nil),   // 66: forgeyard.v1.OpenCheckpointResponse
-	(*SuspendRunRequest)(nil),        // 67: forgeyard.v1.SuspendRunRequest
-	(*ResumeRunRequest)(nil),         // 68: forgeyard.v1.ResumeRunRequest
-	(*SuspendRunResponse)(nil),       // 69: forgeyard.v1.SuspendRunResponse
-	(*ListRunsRequest)(nil),          // 70: forgeyard.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 71: forgeyard.v1.ListRunsResponse
-	(*ShowRunRequest)(nil),           // 72: forgeyard.v1.ShowRunRequest
-	(*AttachRequest)(nil),            // 73: forgeyard.v1.AttachRequest
-	(*ListNamesRequest)(nil),         // 74: forgeyard.v1.ListNamesRequest
-	(*ListNamesResponse)(nil),        // 75: forgeyard.v1.ListNamesResponse
-	(*Name)(nil),                     // 76: forgeyard.v1.Name
-	(*NamedSet)(nil),                 // 77: forgeyard.v1.NamedSet
-	(*RemoveNameRequest)(nil),        // 78: forgeyard.v1.RemoveNameRequest
-	(*RemoveNameResponse)(nil),       // 79: forgeyard.v1.RemoveNameResponse
-	(*PutRequest)(nil),               // 80: forgeyard.v1.PutRequest
-	(*PutResponse)(nil),              // 81: forgeyard.v1.PutResponse
-	(*MissingRequest)(nil),           // 82: forgeyard.v1.MissingRequest
-	(*MissingResponse)(nil),          // 83: forgeyard.v1.MissingResponse
-	(*PutBlocksRequest)(nil),         // 84: forgeyard.v1.PutBlocksRequest
-	(*GetRequest)(nil),               // 85: forgeyard.v1.GetRequest
-	(*GetResponse)(nil),              // 86: forgeyard.v1.GetResponse
-	(*StatRequest)(nil),              // 87: forgeyard.v1.StatRequest
-	(*ObjectInfo)(nil),               // 88: forgeyard.v1.ObjectInfo
-	(*PinInfo)(nil),                  // 89: forgeyard.v1.PinInfo
-	(*UsageRequest)(nil),             // 90: forgeyard.v1.UsageRequest
-	(*UsageResponse)(nil),            // 91: forgeyard.v1.UsageResponse
-	(*PinRequest)(nil),               // 92: forgeyard.v1.PinRequest
-	(*PinResponse)(nil),              // 93: forgeyard.v1.PinResponse
-	(*UnpinRequest)(nil),             // 94: forgeyard.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 95: forgeyard.v1.UnpinResponse
-	(*GCRequest)(nil),                // 96: forgeyard.v1.GCRequest
-	(*VerifyRequest)(nil),            // 97: forgeyard.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 98: forgeyard.v1.VerifyResponse
-	(*GCResponse)(nil),               // 99: forgeyard.v1.GCResponse
-	(*OwnTaskRequest)(nil),           // 100: forgeyard.v1.OwnTaskRequest
-	(*OwnTask)(nil),                  // 101: forgeyard.v1.OwnTask
-	(*OwnReportRequest)(nil),         // 102: forgeyard.v1.OwnReportRequest
-	(*OwnReportResponse)(nil),        // 103: forgeyard.v1.OwnReportResponse
-	(*OwnVerifyRequest)(nil),         // 104: forgeyard.v1.OwnVerifyRequest
-	(*OwnVerifyResponse)(nil),        // 105: forgeyard.v1.OwnVerifyResponse
-	(*OwnGardenRequest)(nil),         // 106: forgeyard.v1.OwnGardenRequest
-	(*OwnGardenResponse)(nil),        // 107: forgeyard.v1.OwnGardenResponse
-	(*BundleRoot)(nil),               // 108: forgeyard.v1.BundleRoot
-	(*ExportBundleRequest)(nil),      // 109: forgeyard.v1.ExportBundleRequest
-	(*ExportBundleChunk)(nil),        // 110: forgeyard.v1.ExportBundleChunk
-	(*ImportBundleRequest)(nil),      // 111: forgeyard.v1.ImportBundleRequest
-	(*ImportBundleResponse)(nil),     // 112: forgeyard.v1.ImportBundleResponse
-	(*BundleImported)(nil),           // 113: forgeyard.v1.BundleImported
-	(*JudgeBundleRequest)(nil),       // 114: forgeyard.v1.JudgeBundleRequest
-	(*BundleSigner)(nil),             // 115: forgeyard.v1.BundleSigner
-	(*ListDevicesRequest)(nil),       // 116: forgeyard.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),      // 117: forgeyard.v1.ListDevicesResponse
-	(*LeaseDeviceRequest)(nil),       // 118: forgeyard.v1.LeaseDeviceRequest
-	(*LeaseDeviceResponse)(nil),      // 119: forgeyard.v1.LeaseDeviceResponse
-	(*ReleaseDeviceRequest)(nil),     // 120: forgeyard.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil),    // 121: forgeyard.v1.ReleaseDeviceResponse
-	(*SetDeviceHealthRequest)(nil),   // 122: forgeyard.v1.SetDeviceHealthRequest
-	(*SetDeviceHealthResponse)(nil),  // 123: forgeyard.v1.SetDeviceHealthResponse
-	(*ConsoleData)(nil),              // 124: forgeyard.v1.ConsoleData
-	(*UplinkStatusRequest)(nil),      // 125: forgeyard.v1.UplinkStatusRequest
-	(*UplinkStatus)(nil),             // 126: forgeyard.v1.UplinkStatus
-	(*UplinkConnectRequest)(nil),     // 127: forgeyard.v1.UplinkConnectRequest
-	(*UplinkDisconnectRequest)(nil),  // 128: forgeyard.v1.UplinkDisconnectRequest
-	(*UplinkDrillRequest)(nil),       // 129: forgeyard.v1.UplinkDrillRequest
-	(*Lease)(nil),                    // 130: forgeyard.v1.Lease
-	(*ListLeasesRequest)(nil),        // 131: forgeyard.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 132: forgeyard.v1.ListLeasesResponse
-	(*RevokeLeaseRequest)(nil),       // 133: forgeyard.v1.RevokeLeaseRequest
-	(*NodeStatus_Account)(nil),       // 134: forgeyard.v1.NodeStatus.Account
-	(*NodeStatus_Withheld)(nil),      // 135: forgeyard.v1.NodeStatus.Withheld
-	(*NodeStatus_Reason)(nil),        // 136: forgeyard.v1.NodeStatus.Reason
-	(*NodeStatus_Link)(nil),          // 137: forgeyard.v1.NodeStatus.Link
-	(*NodeStatus_Backlog)(nil),       // 138: forgeyard.v1.NodeStatus.Backlog
-	(*NodeStatus_ActiveAttempt)(nil), // 139: forgeyard.v1.NodeStatus.ActiveAttempt
-	(*NodeStatus_CasUsage)(nil),      // 140: forgeyard.v1.NodeStatus.CasUsage
-	(*NodeStatus_Addresses)(nil),     // 141: forgeyard.v1.NodeStatus.Addresses
-	(*Health_Check)(nil),             // 142: forgeyard.v1.Health.Check
-	(*SiteStatus_SiteRef)(nil),       // 143: forgeyard.v1.SiteStatus.SiteRef
-	(*SiteStatus_LeaderRef)(nil),     // 144: forgeyard.v1.SiteStatus.LeaderRef
-	(*SiteStatus_JobCounts)(nil),     // 145: forgeyard.v1.SiteStatus.JobCounts
-	(*SiteStatus_DeviceCounts)(nil),  // 146: forgeyard.v1.SiteStatus.DeviceCounts
-	(*SetMemberRequest_Assign)(nil),  // 147: forgeyard.v1.SetMemberRequest.Assign
-	nil,                              // 148: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
-	nil,                              // 149: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	(*durationpb.Duration)(nil),      // 150: google.protobuf.Duration
-	(*Capabilities)(nil),             // 151: forgeyard.v1.Capabilities
-	(*timestamppb.Timestamp)(nil),    // 152: google.protobuf.Timestamp
-	(*Member)(nil),                   // 153: forgeyard.v1.Member
-	(*Connectivity)(nil),             // 154: forgeyard.v1.Connectivity
-	(*Outbox)(nil),                   // 155: forgeyard.v1.Outbox
-	(*Job)(nil),                      // 156: forgeyard.v1.Job
-	(*Checkpoint)(nil),               // 157: forgeyard.v1.Checkpoint
-	(*Run)(nil),                      // 158: forgeyard.v1.Run
-	(*ToolUse)(nil),                  // 159: forgeyard.v1.ToolUse
-	(*Device)(nil),                   // 160: forgeyard.v1.Device
-	(*LogFrame)(nil),                 // 161: forgeyard.v1.LogFrame
-	(*RunEvent)(nil),                 // 162: forgeyard.v1.RunEvent
+	(*ProvenanceRequest)(nil),        // 49: forgeyard.v1.ProvenanceRequest
+	(*ProvenanceResponse)(nil),       // 50: forgeyard.v1.ProvenanceResponse
+	(*JudgeProvenanceRequest)(nil),   // 51: forgeyard.v1.JudgeProvenanceRequest
+	(*JudgeProvenanceResponse)(nil),  // 52: forgeyard.v1.JudgeProvenanceResponse
+	(*AskJobRequest)(nil),            // 53: forgeyard.v1.AskJobRequest
+	(*ResumeJobRequest)(nil),         // 54: forgeyard.v1.ResumeJobRequest
+	(*ResolveEffectRequest)(nil),     // 55: forgeyard.v1.ResolveEffectRequest
+	(*AskJobResponse)(nil),           // 56: forgeyard.v1.AskJobResponse
+	(*CancelResponse)(nil),           // 57: forgeyard.v1.CancelResponse
+	(*ListCheckpointsRequest)(nil),   // 58: forgeyard.v1.ListCheckpointsRequest
+	(*ListCheckpointsResponse)(nil),  // 59: forgeyard.v1.ListCheckpointsResponse
+	(*ShowCheckpointRequest)(nil),    // 60: forgeyard.v1.ShowCheckpointRequest
+	(*CheckpointDetail)(nil),         // 61: forgeyard.v1.CheckpointDetail
+	(*CheckpointDoctorRequest)(nil),  // 62: forgeyard.v1.CheckpointDoctorRequest
+	(*CheckpointDoctorResponse)(nil), // 63: forgeyard.v1.CheckpointDoctorResponse
+	(*CheckpointFault)(nil),          // 64: forgeyard.v1.CheckpointFault
+	(*RevokeCheckpointRequest)(nil),  // 65: forgeyard.v1.RevokeCheckpointRequest
+	(*RevokeCheckpointResponse)(nil), // 66: forgeyard.v1.RevokeCheckpointResponse
+	(*DeleteCheckpointRequest)(nil),  // 67: forgeyard.v1.DeleteCheckpointRequest
+	(*DeleteCheckpointResponse)(nil), // 68: forgeyard.v1.DeleteCheckpointResponse
+	(*OpenCheckpointRequest)(nil),    // 69: forgeyard.v1.OpenCheckpointRequest
+	(*OpenCheckpointResponse)(nil),   // 70: forgeyard.v1.OpenCheckpointResponse
+	(*SuspendRunRequest)(nil),        // 71: forgeyard.v1.SuspendRunRequest
+	(*ResumeRunRequest)(nil),         // 72: forgeyard.v1.ResumeRunRequest
+	(*SuspendRunResponse)(nil),       // 73: forgeyard.v1.SuspendRunResponse
+	(*ListRunsRequest)(nil),          // 74: forgeyard.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 75: forgeyard.v1.ListRunsResponse
+	(*ShowRunRequest)(nil),           // 76: forgeyard.v1.ShowRunRequest
+	(*AttachRequest)(nil),            // 77: forgeyard.v1.AttachRequest
+	(*ListNamesRequest)(nil),         // 78: forgeyard.v1.ListNamesRequest
+	(*ListNamesResponse)(nil),        // 79: forgeyard.v1.ListNamesResponse
+	(*Name)(nil),                     // 80: forgeyard.v1.Name
+	(*NamedSet)(nil),                 // 81: forgeyard.v1.NamedSet
+	(*RemoveNameRequest)(nil),        // 82: forgeyard.v1.RemoveNameRequest
+	(*RemoveNameResponse)(nil),       // 83: forgeyard.v1.RemoveNameResponse
+	(*PutRequest)(nil),               // 84: forgeyard.v1.PutRequest
+	(*PutResponse)(nil),              // 85: forgeyard.v1.PutResponse
+	(*MissingRequest)(nil),           // 86: forgeyard.v1.MissingRequest
+	(*MissingResponse)(nil),          // 87: forgeyard.v1.MissingResponse
+	(*PutBlocksRequest)(nil),         // 88: forgeyard.v1.PutBlocksRequest
+	(*GetRequest)(nil),               // 89: forgeyard.v1.GetRequest
+	(*GetResponse)(nil),              // 90: forgeyard.v1.GetResponse
+	(*StatRequest)(nil),              // 91: forgeyard.v1.StatRequest
+	(*ObjectInfo)(nil),               // 92: forgeyard.v1.ObjectInfo
+	(*PinInfo)(nil),                  // 93: forgeyard.v1.PinInfo
+	(*UsageRequest)(nil),             // 94: forgeyard.v1.UsageRequest
+	(*UsageResponse)(nil),            // 95: forgeyard.v1.UsageResponse
+	(*PinRequest)(nil),               // 96: forgeyard.v1.PinRequest
+	(*PinResponse)(nil),              // 97: forgeyard.v1.PinResponse
+	(*UnpinRequest)(nil),             // 98: forgeyard.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 99: forgeyard.v1.UnpinResponse
+	(*GCRequest)(nil),                // 100: forgeyard.v1.GCRequest
+	(*VerifyRequest)(nil),            // 101: forgeyard.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 102: forgeyard.v1.VerifyResponse
+	(*GCResponse)(nil),               // 103: forgeyard.v1.GCResponse
+	(*OwnTaskRequest)(nil),           // 104: forgeyard.v1.OwnTaskRequest
+	(*OwnTask)(nil),                  // 105: forgeyard.v1.OwnTask
+	(*OwnReportRequest)(nil),         // 106: forgeyard.v1.OwnReportRequest
+	(*OwnReportResponse)(nil),        // 107: forgeyard.v1.OwnReportResponse
+	(*OwnVerifyRequest)(nil),         // 108: forgeyard.v1.OwnVerifyRequest
+	(*OwnVerifyResponse)(nil),        // 109: forgeyard.v1.OwnVerifyResponse
+	(*OwnGardenRequest)(nil),         // 110: forgeyard.v1.OwnGardenRequest
+	(*OwnGardenResponse)(nil),        // 111: forgeyard.v1.OwnGardenResponse
+	(*BundleRoot)(nil),               // 112: forgeyard.v1.BundleRoot
+	(*ExportBundleRequest)(nil),      // 113: forgeyard.v1.ExportBundleRequest
+	(*ExportBundleChunk)(nil),        // 114: forgeyard.v1.ExportBundleChunk
+	(*ImportBundleRequest)(nil),      // 115: forgeyard.v1.ImportBundleRequest
+	(*ImportBundleResponse)(nil),     // 116: forgeyard.v1.ImportBundleResponse
+	(*BundleImported)(nil),           // 117: forgeyard.v1.BundleImported
+	(*JudgeBundleRequest)(nil),       // 118: forgeyard.v1.JudgeBundleRequest
+	(*BundleSigner)(nil),             // 119: forgeyard.v1.BundleSigner
+	(*ListDevicesRequest)(nil),       // 120: forgeyard.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),      // 121: forgeyard.v1.ListDevicesResponse
+	(*LeaseDeviceRequest)(nil),       // 122: forgeyard.v1.LeaseDeviceRequest
+	(*LeaseDeviceResponse)(nil),      // 123: forgeyard.v1.LeaseDeviceResponse
+	(*ReleaseDeviceRequest)(nil),     // 124: forgeyard.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil),    // 125: forgeyard.v1.ReleaseDeviceResponse
+	(*SetDeviceHealthRequest)(nil),   // 126: forgeyard.v1.SetDeviceHealthRequest
+	(*SetDeviceHealthResponse)(nil),  // 127: forgeyard.v1.SetDeviceHealthResponse
+	(*ConsoleData)(nil),              // 128: forgeyard.v1.ConsoleData
+	(*UplinkStatusRequest)(nil),      // 129: forgeyard.v1.UplinkStatusRequest
+	(*UplinkStatus)(nil),             // 130: forgeyard.v1.UplinkStatus
+	(*UplinkConnectRequest)(nil),     // 131: forgeyard.v1.UplinkConnectRequest
+	(*UplinkDisconnectRequest)(nil),  // 132: forgeyard.v1.UplinkDisconnectRequest
+	(*UplinkDrillRequest)(nil),       // 133: forgeyard.v1.UplinkDrillRequest
+	(*Lease)(nil),                    // 134: forgeyard.v1.Lease
+	(*ListLeasesRequest)(nil),        // 135: forgeyard.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 136: forgeyard.v1.ListLeasesResponse
+	(*RevokeLeaseRequest)(nil),       // 137: forgeyard.v1.RevokeLeaseRequest
+	(*NodeStatus_Account)(nil),       // 138: forgeyard.v1.NodeStatus.Account
+	(*NodeStatus_Withheld)(nil),      // 139: forgeyard.v1.NodeStatus.Withheld
+	(*NodeStatus_Reason)(nil),        // 140: forgeyard.v1.NodeStatus.Reason
+	(*NodeStatus_Link)(nil),          // 141: forgeyard.v1.NodeStatus.Link
+	(*NodeStatus_Backlog)(nil),       // 142: forgeyard.v1.NodeStatus.Backlog
+	(*NodeStatus_ActiveAttempt)(nil), // 143: forgeyard.v1.NodeStatus.ActiveAttempt
+	(*NodeStatus_CasUsage)(nil),      // 144: forgeyard.v1.NodeStatus.CasUsage
+	(*NodeStatus_Addresses)(nil),     // 145: forgeyard.v1.NodeStatus.Addresses
+	(*Health_Check)(nil),             // 146: forgeyard.v1.Health.Check
+	(*SiteStatus_SiteRef)(nil),       // 147: forgeyard.v1.SiteStatus.SiteRef
+	(*SiteStatus_LeaderRef)(nil),     // 148: forgeyard.v1.SiteStatus.LeaderRef
+	(*SiteStatus_JobCounts)(nil),     // 149: forgeyard.v1.SiteStatus.JobCounts
+	(*SiteStatus_DeviceCounts)(nil),  // 150: forgeyard.v1.SiteStatus.DeviceCounts
+	(*SetMemberRequest_Assign)(nil),  // 151: forgeyard.v1.SetMemberRequest.Assign
+	nil,                              // 152: forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	nil,                              // 153: forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	(*durationpb.Duration)(nil),      // 154: google.protobuf.Duration
+	(*Capabilities)(nil),             // 155: forgeyard.v1.Capabilities
+	(*timestamppb.Timestamp)(nil),    // 156: google.protobuf.Timestamp
+	(*Member)(nil),                   // 157: forgeyard.v1.Member
+	(*Connectivity)(nil),             // 158: forgeyard.v1.Connectivity
+	(*Outbox)(nil),                   // 159: forgeyard.v1.Outbox
+	(*Job)(nil),                      // 160: forgeyard.v1.Job
+	(*Checkpoint)(nil),               // 161: forgeyard.v1.Checkpoint
+	(*Run)(nil),                      // 162: forgeyard.v1.Run
+	(*ToolUse)(nil),                  // 163: forgeyard.v1.ToolUse
+	(*Device)(nil),                   // 164: forgeyard.v1.Device
+	(*LogFrame)(nil),                 // 165: forgeyard.v1.LogFrame
+	(*RunEvent)(nil),                 // 166: forgeyard.v1.RunEvent
 }
 var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	2,   // 0: forgeyard.v1.CleanupResponse.found:type_name -> forgeyard.v1.Leftover
-	150, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
-	139, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
-	140, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
+	154, // 1: forgeyard.v1.Leftover.age:type_name -> google.protobuf.Duration
+	143, // 2: forgeyard.v1.NodeStatus.active_attempts:type_name -> forgeyard.v1.NodeStatus.ActiveAttempt
+	144, // 3: forgeyard.v1.NodeStatus.cas:type_name -> forgeyard.v1.NodeStatus.CasUsage
 	5,   // 4: forgeyard.v1.NodeStatus.health:type_name -> forgeyard.v1.Health
-	141, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
-	151, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
-	152, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
-	137, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
-	138, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
-	136, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
-	135, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
-	134, // 12: forgeyard.v1.NodeStatus.account:type_name -> forgeyard.v1.NodeStatus.Account
-	142, // 13: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
-	150, // 14: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
+	145, // 5: forgeyard.v1.NodeStatus.addresses:type_name -> forgeyard.v1.NodeStatus.Addresses
+	155, // 6: forgeyard.v1.NodeStatus.capabilities:type_name -> forgeyard.v1.Capabilities
+	156, // 7: forgeyard.v1.NodeStatus.started:type_name -> google.protobuf.Timestamp
+	141, // 8: forgeyard.v1.NodeStatus.link:type_name -> forgeyard.v1.NodeStatus.Link
+	142, // 9: forgeyard.v1.NodeStatus.backlog:type_name -> forgeyard.v1.NodeStatus.Backlog
+	140, // 10: forgeyard.v1.NodeStatus.reasons:type_name -> forgeyard.v1.NodeStatus.Reason
+	139, // 11: forgeyard.v1.NodeStatus.withheld:type_name -> forgeyard.v1.NodeStatus.Withheld
+	138, // 12: forgeyard.v1.NodeStatus.account:type_name -> forgeyard.v1.NodeStatus.Account
+	146, // 13: forgeyard.v1.Health.checks:type_name -> forgeyard.v1.Health.Check
+	154, // 14: forgeyard.v1.DrainRequest.deadline:type_name -> google.protobuf.Duration
 	5,   // 15: forgeyard.v1.DoctorResponse.health:type_name -> forgeyard.v1.Health
 	12,  // 16: forgeyard.v1.DoctorResponse.settings:type_name -> forgeyard.v1.Setting
 	17,  // 17: forgeyard.v1.ListSecretsResponse.secrets:type_name -> forgeyard.v1.Secret
-	152, // 18: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
-	152, // 19: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
-	143, // 20: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
-	144, // 21: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
-	153, // 22: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
-	154, // 23: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	155, // 24: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
-	145, // 25: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
-	146, // 26: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
-	152, // 27: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
-	153, // 28: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
-	152, // 29: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
-	150, // 30: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	152, // 31: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	156, // 18: forgeyard.v1.Secret.set:type_name -> google.protobuf.Timestamp
+	156, // 19: forgeyard.v1.RecoverResponse.last_entry:type_name -> google.protobuf.Timestamp
+	147, // 20: forgeyard.v1.SiteStatus.site:type_name -> forgeyard.v1.SiteStatus.SiteRef
+	148, // 21: forgeyard.v1.SiteStatus.leader:type_name -> forgeyard.v1.SiteStatus.LeaderRef
+	157, // 22: forgeyard.v1.SiteStatus.members:type_name -> forgeyard.v1.Member
+	158, // 23: forgeyard.v1.SiteStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	159, // 24: forgeyard.v1.SiteStatus.outbox:type_name -> forgeyard.v1.Outbox
+	149, // 25: forgeyard.v1.SiteStatus.jobs:type_name -> forgeyard.v1.SiteStatus.JobCounts
+	150, // 26: forgeyard.v1.SiteStatus.devices:type_name -> forgeyard.v1.SiteStatus.DeviceCounts
+	156, // 27: forgeyard.v1.SiteStatus.as_of:type_name -> google.protobuf.Timestamp
+	157, // 28: forgeyard.v1.MembersResponse.members:type_name -> forgeyard.v1.Member
+	156, // 29: forgeyard.v1.SiteEvent.at:type_name -> google.protobuf.Timestamp
+	154, // 30: forgeyard.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	156, // 31: forgeyard.v1.Token.expires:type_name -> google.protobuf.Timestamp
 	31,  // 32: forgeyard.v1.ListTokensResponse.tokens:type_name -> forgeyard.v1.Token
 	12,  // 33: forgeyard.v1.GetConfigResponse.settings:type_name -> forgeyard.v1.Setting
-	147, // 34: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
-	150, // 35: forgeyard.v1.SetMemberRequest.left:type_name -> google.protobuf.Duration
-	153, // 36: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
-	156, // 37: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
-	150, // 38: forgeyard.v1.CancelJobRequest.within:type_name -> google.protobuf.Duration
-	157, // 39: forgeyard.v1.ListCheckpointsResponse.checkpoints:type_name -> forgeyard.v1.Checkpoint
-	157, // 40: forgeyard.v1.CheckpointDetail.checkpoint:type_name -> forgeyard.v1.Checkpoint
-	60,  // 41: forgeyard.v1.CheckpointDoctorResponse.faults:type_name -> forgeyard.v1.CheckpointFault
-	157, // 42: forgeyard.v1.DeleteCheckpointResponse.checkpoint:type_name -> forgeyard.v1.Checkpoint
-	158, // 43: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
-	76,  // 44: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
-	77,  // 45: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
-	77,  // 46: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
-	152, // 47: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
-	152, // 48: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
-	152, // 49: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
-	89,  // 50: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
-	152, // 51: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
-	150, // 52: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
-	159, // 53: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
-	108, // 54: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
-	150, // 55: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
-	113, // 56: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
-	115, // 57: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
-	108, // 58: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
-	152, // 59: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
-	160, // 60: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
-	149, // 61: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
-	150, // 62: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
-	154, // 63: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
-	155, // 64: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
-	152, // 65: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
-	152, // 66: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
-	152, // 67: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	152, // 68: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
-	152, // 69: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
-	130, // 70: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
-	150, // 71: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
-	150, // 72: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
-	150, // 73: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
-	148, // 74: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
+	151, // 34: forgeyard.v1.SetMemberRequest.assign:type_name -> forgeyard.v1.SetMemberRequest.Assign
+	154, // 35: forgeyard.v1.SetMemberRequest.left:type_name -> google.protobuf.Duration
+	157, // 36: forgeyard.v1.SetMemberResponse.member:type_name -> forgeyard.v1.Member
+	160, // 37: forgeyard.v1.ListJobsResponse.jobs:type_name -> forgeyard.v1.Job
+	154, // 38: forgeyard.v1.CancelJobRequest.within:type_name -> google.protobuf.Duration
+	161, // 39: forgeyard.v1.ListCheckpointsResponse.checkpoints:type_name -> forgeyard.v1.Checkpoint
+	161, // 40: forgeyard.v1.CheckpointDetail.checkpoint:type_name -> forgeyard.v1.Checkpoint
+	64,  // 41: forgeyard.v1.CheckpointDoctorResponse.faults:type_name -> forgeyard.v1.CheckpointFault
+	161, // 42: forgeyard.v1.DeleteCheckpointResponse.checkpoint:type_name -> forgeyard.v1.Checkpoint
+	162, // 43: forgeyard.v1.ListRunsResponse.runs:type_name -> forgeyard.v1.Run
+	80,  // 44: forgeyard.v1.ListNamesResponse.names:type_name -> forgeyard.v1.Name
+	81,  // 45: forgeyard.v1.Name.set:type_name -> forgeyard.v1.NamedSet
+	81,  // 46: forgeyard.v1.Name.earlier:type_name -> forgeyard.v1.NamedSet
+	156, // 47: forgeyard.v1.NamedSet.since:type_name -> google.protobuf.Timestamp
+	156, // 48: forgeyard.v1.NamedSet.until:type_name -> google.protobuf.Timestamp
+	156, // 49: forgeyard.v1.ObjectInfo.stored:type_name -> google.protobuf.Timestamp
+	93,  // 50: forgeyard.v1.ObjectInfo.pins:type_name -> forgeyard.v1.PinInfo
+	156, // 51: forgeyard.v1.PinInfo.expires:type_name -> google.protobuf.Timestamp
+	154, // 52: forgeyard.v1.PinRequest.ttl:type_name -> google.protobuf.Duration
+	163, // 53: forgeyard.v1.OwnReportRequest.tool:type_name -> forgeyard.v1.ToolUse
+	112, // 54: forgeyard.v1.ExportBundleRequest.roots:type_name -> forgeyard.v1.BundleRoot
+	154, // 55: forgeyard.v1.ExportBundleRequest.keep:type_name -> google.protobuf.Duration
+	117, // 56: forgeyard.v1.ImportBundleResponse.result:type_name -> forgeyard.v1.BundleImported
+	119, // 57: forgeyard.v1.BundleImported.signer:type_name -> forgeyard.v1.BundleSigner
+	112, // 58: forgeyard.v1.BundleImported.roots:type_name -> forgeyard.v1.BundleRoot
+	156, // 59: forgeyard.v1.BundleImported.kept_until:type_name -> google.protobuf.Timestamp
+	164, // 60: forgeyard.v1.ListDevicesResponse.devices:type_name -> forgeyard.v1.Device
+	153, // 61: forgeyard.v1.LeaseDeviceRequest.labels:type_name -> forgeyard.v1.LeaseDeviceRequest.LabelsEntry
+	154, // 62: forgeyard.v1.LeaseDeviceRequest.ttl:type_name -> google.protobuf.Duration
+	158, // 63: forgeyard.v1.UplinkStatus.connectivity:type_name -> forgeyard.v1.Connectivity
+	159, // 64: forgeyard.v1.UplinkStatus.outbox:type_name -> forgeyard.v1.Outbox
+	156, // 65: forgeyard.v1.UplinkStatus.last_contact:type_name -> google.protobuf.Timestamp
+	156, // 66: forgeyard.v1.UplinkStatus.as_of:type_name -> google.protobuf.Timestamp
+	156, // 67: forgeyard.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	156, // 68: forgeyard.v1.Lease.ended:type_name -> google.protobuf.Timestamp
+	156, // 69: forgeyard.v1.Lease.silent_since:type_name -> google.protobuf.Timestamp
+	134, // 70: forgeyard.v1.ListLeasesResponse.leases:type_name -> forgeyard.v1.Lease
+	154, // 71: forgeyard.v1.NodeStatus.Link.since_answer:type_name -> google.protobuf.Duration
+	154, // 72: forgeyard.v1.NodeStatus.Backlog.oldest:type_name -> google.protobuf.Duration
+	154, // 73: forgeyard.v1.NodeStatus.ActiveAttempt.deadline_in:type_name -> google.protobuf.Duration
+	152, // 74: forgeyard.v1.SetMemberRequest.Assign.labels:type_name -> forgeyard.v1.SetMemberRequest.Assign.LabelsEntry
 	3,   // 75: forgeyard.v1.NodeService.Status:input_type -> forgeyard.v1.NodeStatusRequest
 	6,   // 76: forgeyard.v1.NodeService.Drain:input_type -> forgeyard.v1.DrainRequest
 	8,   // 77: forgeyard.v1.NodeService.Resume:input_type -> forgeyard.v1.ResumeRequest
@@ -9997,120 +10251,124 @@ var file_forgeyard_v1_node_proto_depIdxs = []int32{
 	46,  // 96: forgeyard.v1.JobService.Show:input_type -> forgeyard.v1.ShowJobRequest
 	47,  // 97: forgeyard.v1.JobService.Log:input_type -> forgeyard.v1.LogRequest
 	48,  // 98: forgeyard.v1.JobService.Cancel:input_type -> forgeyard.v1.CancelJobRequest
-	49,  // 99: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
-	50,  // 100: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
-	51,  // 101: forgeyard.v1.JobService.ResolveEffect:input_type -> forgeyard.v1.ResolveEffectRequest
-	131, // 102: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
-	133, // 103: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
-	54,  // 104: forgeyard.v1.CheckpointService.List:input_type -> forgeyard.v1.ListCheckpointsRequest
-	56,  // 105: forgeyard.v1.CheckpointService.Show:input_type -> forgeyard.v1.ShowCheckpointRequest
-	58,  // 106: forgeyard.v1.CheckpointService.Doctor:input_type -> forgeyard.v1.CheckpointDoctorRequest
-	61,  // 107: forgeyard.v1.CheckpointService.Revoke:input_type -> forgeyard.v1.RevokeCheckpointRequest
-	63,  // 108: forgeyard.v1.CheckpointService.Delete:input_type -> forgeyard.v1.DeleteCheckpointRequest
-	65,  // 109: forgeyard.v1.CheckpointService.Open:input_type -> forgeyard.v1.OpenCheckpointRequest
-	70,  // 110: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
-	72,  // 111: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
-	73,  // 112: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
-	67,  // 113: forgeyard.v1.RunService.Suspend:input_type -> forgeyard.v1.SuspendRunRequest
-	68,  // 114: forgeyard.v1.RunService.Resume:input_type -> forgeyard.v1.ResumeRunRequest
-	80,  // 115: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
-	85,  // 116: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
-	82,  // 117: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
-	84,  // 118: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
-	87,  // 119: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
-	90,  // 120: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
-	92,  // 121: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
-	94,  // 122: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
-	96,  // 123: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
-	97,  // 124: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
-	74,  // 125: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
-	78,  // 126: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
-	100, // 127: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
-	102, // 128: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
-	104, // 129: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
-	106, // 130: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
-	109, // 131: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
-	111, // 132: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
-	114, // 133: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
-	116, // 134: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
-	118, // 135: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
-	120, // 136: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
-	122, // 137: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
-	124, // 138: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
-	125, // 139: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
-	127, // 140: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
-	128, // 141: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
-	129, // 142: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
-	4,   // 143: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
-	7,   // 144: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
-	9,   // 145: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
-	11,  // 146: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
-	1,   // 147: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
-	25,  // 148: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
-	27,  // 149: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
-	29,  // 150: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
-	31,  // 151: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
-	33,  // 152: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
-	35,  // 153: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
-	14,  // 154: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
-	16,  // 155: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
-	19,  // 156: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
-	37,  // 157: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
-	39,  // 158: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
-	41,  // 159: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
-	21,  // 160: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
-	23,  // 161: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
-	43,  // 162: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
-	45,  // 163: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
-	156, // 164: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
-	161, // 165: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
-	53,  // 166: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
-	52,  // 167: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
-	52,  // 168: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
-	156, // 169: forgeyard.v1.JobService.ResolveEffect:output_type -> forgeyard.v1.Job
-	132, // 170: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
-	130, // 171: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
-	55,  // 172: forgeyard.v1.CheckpointService.List:output_type -> forgeyard.v1.ListCheckpointsResponse
-	57,  // 173: forgeyard.v1.CheckpointService.Show:output_type -> forgeyard.v1.CheckpointDetail
-	59,  // 174: forgeyard.v1.CheckpointService.Doctor:output_type -> forgeyard.v1.CheckpointDoctorResponse
-	62,  // 175: forgeyard.v1.CheckpointService.Revoke:output_type -> forgeyard.v1.RevokeCheckpointResponse
-	64,  // 176: forgeyard.v1.CheckpointService.Delete:output_type -> forgeyard.v1.DeleteCheckpointResponse
-	66,  // 177: forgeyard.v1.CheckpointService.Open:output_type -> forgeyard.v1.OpenCheckpointResponse
-	71,  // 178: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
-	158, // 179: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
-	162, // 180: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
-	69,  // 181: forgeyard.v1.RunService.Suspend:output_type -> forgeyard.v1.SuspendRunResponse
-	69,  // 182: forgeyard.v1.RunService.Resume:output_type -> forgeyard.v1.SuspendRunResponse
-	81,  // 183: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
-	86,  // 184: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
-	83,  // 185: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
-	81,  // 186: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
-	88,  // 187: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
-	91,  // 188: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
-	93,  // 189: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
-	95,  // 190: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
-	99,  // 191: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
-	98,  // 192: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
-	75,  // 193: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
-	79,  // 194: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
-	101, // 195: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
-	103, // 196: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
-	105, // 197: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
-	107, // 198: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
-	110, // 199: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
-	112, // 200: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
-	115, // 201: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
-	117, // 202: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
-	119, // 203: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
-	121, // 204: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
-	123, // 205: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
-	124, // 206: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
-	126, // 207: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
-	126, // 208: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
-	126, // 209: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
-	126, // 210: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
-	143, // [143:211] is the sub-list for method output_type
-	75,  // [75:143] is the sub-list for method input_type
+	53,  // 99: forgeyard.v1.JobService.Ask:input_type -> forgeyard.v1.AskJobRequest
+	54,  // 100: forgeyard.v1.JobService.Resume:input_type -> forgeyard.v1.ResumeJobRequest
+	55,  // 101: forgeyard.v1.JobService.ResolveEffect:input_type -> forgeyard.v1.ResolveEffectRequest
+	49,  // 102: forgeyard.v1.JobService.Provenance:input_type -> forgeyard.v1.ProvenanceRequest
+	51,  // 103: forgeyard.v1.JobService.JudgeProvenance:input_type -> forgeyard.v1.JudgeProvenanceRequest
+	135, // 104: forgeyard.v1.JobService.ListLeases:input_type -> forgeyard.v1.ListLeasesRequest
+	137, // 105: forgeyard.v1.JobService.RevokeLease:input_type -> forgeyard.v1.RevokeLeaseRequest
+	58,  // 106: forgeyard.v1.CheckpointService.List:input_type -> forgeyard.v1.ListCheckpointsRequest
+	60,  // 107: forgeyard.v1.CheckpointService.Show:input_type -> forgeyard.v1.ShowCheckpointRequest
+	62,  // 108: forgeyard.v1.CheckpointService.Doctor:input_type -> forgeyard.v1.CheckpointDoctorRequest
+	65,  // 109: forgeyard.v1.CheckpointService.Revoke:input_type -> forgeyard.v1.RevokeCheckpointRequest
+	67,  // 110: forgeyard.v1.CheckpointService.Delete:input_type -> forgeyard.v1.DeleteCheckpointRequest
+	69,  // 111: forgeyard.v1.CheckpointService.Open:input_type -> forgeyard.v1.OpenCheckpointRequest
+	74,  // 112: forgeyard.v1.RunService.List:input_type -> forgeyard.v1.ListRunsRequest
+	76,  // 113: forgeyard.v1.RunService.Show:input_type -> forgeyard.v1.ShowRunRequest
+	77,  // 114: forgeyard.v1.RunService.Attach:input_type -> forgeyard.v1.AttachRequest
+	71,  // 115: forgeyard.v1.RunService.Suspend:input_type -> forgeyard.v1.SuspendRunRequest
+	72,  // 116: forgeyard.v1.RunService.Resume:input_type -> forgeyard.v1.ResumeRunRequest
+	84,  // 117: forgeyard.v1.ContentService.Put:input_type -> forgeyard.v1.PutRequest
+	89,  // 118: forgeyard.v1.ContentService.Get:input_type -> forgeyard.v1.GetRequest
+	86,  // 119: forgeyard.v1.ContentService.Missing:input_type -> forgeyard.v1.MissingRequest
+	88,  // 120: forgeyard.v1.ContentService.PutBlocks:input_type -> forgeyard.v1.PutBlocksRequest
+	91,  // 121: forgeyard.v1.ContentService.Stat:input_type -> forgeyard.v1.StatRequest
+	94,  // 122: forgeyard.v1.ContentService.Usage:input_type -> forgeyard.v1.UsageRequest
+	96,  // 123: forgeyard.v1.ContentService.Pin:input_type -> forgeyard.v1.PinRequest
+	98,  // 124: forgeyard.v1.ContentService.Unpin:input_type -> forgeyard.v1.UnpinRequest
+	100, // 125: forgeyard.v1.ContentService.GC:input_type -> forgeyard.v1.GCRequest
+	101, // 126: forgeyard.v1.ContentService.Verify:input_type -> forgeyard.v1.VerifyRequest
+	78,  // 127: forgeyard.v1.ContentService.ListNames:input_type -> forgeyard.v1.ListNamesRequest
+	82,  // 128: forgeyard.v1.ContentService.RemoveName:input_type -> forgeyard.v1.RemoveNameRequest
+	104, // 129: forgeyard.v1.OwnWorkService.Task:input_type -> forgeyard.v1.OwnTaskRequest
+	106, // 130: forgeyard.v1.OwnWorkService.Report:input_type -> forgeyard.v1.OwnReportRequest
+	108, // 131: forgeyard.v1.OwnWorkService.Verify:input_type -> forgeyard.v1.OwnVerifyRequest
+	110, // 132: forgeyard.v1.OwnWorkService.Garden:input_type -> forgeyard.v1.OwnGardenRequest
+	113, // 133: forgeyard.v1.BundleService.Export:input_type -> forgeyard.v1.ExportBundleRequest
+	115, // 134: forgeyard.v1.BundleService.Import:input_type -> forgeyard.v1.ImportBundleRequest
+	118, // 135: forgeyard.v1.BundleService.Judge:input_type -> forgeyard.v1.JudgeBundleRequest
+	120, // 136: forgeyard.v1.DeviceService.List:input_type -> forgeyard.v1.ListDevicesRequest
+	122, // 137: forgeyard.v1.DeviceService.Lease:input_type -> forgeyard.v1.LeaseDeviceRequest
+	124, // 138: forgeyard.v1.DeviceService.Release:input_type -> forgeyard.v1.ReleaseDeviceRequest
+	126, // 139: forgeyard.v1.DeviceService.SetHealth:input_type -> forgeyard.v1.SetDeviceHealthRequest
+	128, // 140: forgeyard.v1.DeviceService.Console:input_type -> forgeyard.v1.ConsoleData
+	129, // 141: forgeyard.v1.UplinkService.Status:input_type -> forgeyard.v1.UplinkStatusRequest
+	131, // 142: forgeyard.v1.UplinkService.Connect:input_type -> forgeyard.v1.UplinkConnectRequest
+	132, // 143: forgeyard.v1.UplinkService.Disconnect:input_type -> forgeyard.v1.UplinkDisconnectRequest
+	133, // 144: forgeyard.v1.UplinkService.Drill:input_type -> forgeyard.v1.UplinkDrillRequest
+	4,   // 145: forgeyard.v1.NodeService.Status:output_type -> forgeyard.v1.NodeStatus
+	7,   // 146: forgeyard.v1.NodeService.Drain:output_type -> forgeyard.v1.DrainResponse
+	9,   // 147: forgeyard.v1.NodeService.Resume:output_type -> forgeyard.v1.ResumeResponse
+	11,  // 148: forgeyard.v1.NodeService.Doctor:output_type -> forgeyard.v1.DoctorResponse
+	1,   // 149: forgeyard.v1.NodeService.Cleanup:output_type -> forgeyard.v1.CleanupResponse
+	25,  // 150: forgeyard.v1.SiteService.Status:output_type -> forgeyard.v1.SiteStatus
+	27,  // 151: forgeyard.v1.SiteService.Members:output_type -> forgeyard.v1.MembersResponse
+	29,  // 152: forgeyard.v1.SiteService.Events:output_type -> forgeyard.v1.SiteEvent
+	31,  // 153: forgeyard.v1.SiteService.CreateToken:output_type -> forgeyard.v1.Token
+	33,  // 154: forgeyard.v1.SiteService.ListTokens:output_type -> forgeyard.v1.ListTokensResponse
+	35,  // 155: forgeyard.v1.SiteService.RevokeToken:output_type -> forgeyard.v1.RevokeTokenResponse
+	14,  // 156: forgeyard.v1.SiteService.SetSecret:output_type -> forgeyard.v1.SetSecretResponse
+	16,  // 157: forgeyard.v1.SiteService.ListSecrets:output_type -> forgeyard.v1.ListSecretsResponse
+	19,  // 158: forgeyard.v1.SiteService.RemoveSecret:output_type -> forgeyard.v1.RemoveSecretResponse
+	37,  // 159: forgeyard.v1.SiteService.GetConfig:output_type -> forgeyard.v1.GetConfigResponse
+	39,  // 160: forgeyard.v1.SiteService.SetConfig:output_type -> forgeyard.v1.SetConfigResponse
+	41,  // 161: forgeyard.v1.SiteService.SetMember:output_type -> forgeyard.v1.SetMemberResponse
+	21,  // 162: forgeyard.v1.SiteService.Backup:output_type -> forgeyard.v1.BackupChunk
+	23,  // 163: forgeyard.v1.SiteService.Recover:output_type -> forgeyard.v1.RecoverResponse
+	43,  // 164: forgeyard.v1.JobService.Submit:output_type -> forgeyard.v1.SubmitResponse
+	45,  // 165: forgeyard.v1.JobService.List:output_type -> forgeyard.v1.ListJobsResponse
+	160, // 166: forgeyard.v1.JobService.Show:output_type -> forgeyard.v1.Job
+	165, // 167: forgeyard.v1.JobService.Log:output_type -> forgeyard.v1.LogFrame
+	57,  // 168: forgeyard.v1.JobService.Cancel:output_type -> forgeyard.v1.CancelResponse
+	56,  // 169: forgeyard.v1.JobService.Ask:output_type -> forgeyard.v1.AskJobResponse
+	56,  // 170: forgeyard.v1.JobService.Resume:output_type -> forgeyard.v1.AskJobResponse
+	160, // 171: forgeyard.v1.JobService.ResolveEffect:output_type -> forgeyard.v1.Job
+	50,  // 172: forgeyard.v1.JobService.Provenance:output_type -> forgeyard.v1.ProvenanceResponse
+	52,  // 173: forgeyard.v1.JobService.JudgeProvenance:output_type -> forgeyard.v1.JudgeProvenanceResponse
+	136, // 174: forgeyard.v1.JobService.ListLeases:output_type -> forgeyard.v1.ListLeasesResponse
+	134, // 175: forgeyard.v1.JobService.RevokeLease:output_type -> forgeyard.v1.Lease
+	59,  // 176: forgeyard.v1.CheckpointService.List:output_type -> forgeyard.v1.ListCheckpointsResponse
+	61,  // 177: forgeyard.v1.CheckpointService.Show:output_type -> forgeyard.v1.CheckpointDetail
+	63,  // 178: forgeyard.v1.CheckpointService.Doctor:output_type -> forgeyard.v1.CheckpointDoctorResponse
+	66,  // 179: forgeyard.v1.CheckpointService.Revoke:output_type -> forgeyard.v1.RevokeCheckpointResponse
+	68,  // 180: forgeyard.v1.CheckpointService.Delete:output_type -> forgeyard.v1.DeleteCheckpointResponse
+	70,  // 181: forgeyard.v1.CheckpointService.Open:output_type -> forgeyard.v1.OpenCheckpointResponse
+	75,  // 182: forgeyard.v1.RunService.List:output_type -> forgeyard.v1.ListRunsResponse
+	162, // 183: forgeyard.v1.RunService.Show:output_type -> forgeyard.v1.Run
+	166, // 184: forgeyard.v1.RunService.Attach:output_type -> forgeyard.v1.RunEvent
+	73,  // 185: forgeyard.v1.RunService.Suspend:output_type -> forgeyard.v1.SuspendRunResponse
+	73,  // 186: forgeyard.v1.RunService.Resume:output_type -> forgeyard.v1.SuspendRunResponse
+	85,  // 187: forgeyard.v1.ContentService.Put:output_type -> forgeyard.v1.PutResponse
+	90,  // 188: forgeyard.v1.ContentService.Get:output_type -> forgeyard.v1.GetResponse
+	87,  // 189: forgeyard.v1.ContentService.Missing:output_type -> forgeyard.v1.MissingResponse
+	85,  // 190: forgeyard.v1.ContentService.PutBlocks:output_type -> forgeyard.v1.PutResponse
+	92,  // 191: forgeyard.v1.ContentService.Stat:output_type -> forgeyard.v1.ObjectInfo
+	95,  // 192: forgeyard.v1.ContentService.Usage:output_type -> forgeyard.v1.UsageResponse
+	97,  // 193: forgeyard.v1.ContentService.Pin:output_type -> forgeyard.v1.PinResponse
+	99,  // 194: forgeyard.v1.ContentService.Unpin:output_type -> forgeyard.v1.UnpinResponse
+	103, // 195: forgeyard.v1.ContentService.GC:output_type -> forgeyard.v1.GCResponse
+	102, // 196: forgeyard.v1.ContentService.Verify:output_type -> forgeyard.v1.VerifyResponse
+	79,  // 197: forgeyard.v1.ContentService.ListNames:output_type -> forgeyard.v1.ListNamesResponse
+	83,  // 198: forgeyard.v1.ContentService.RemoveName:output_type -> forgeyard.v1.RemoveNameResponse
+	105, // 199: forgeyard.v1.OwnWorkService.Task:output_type -> forgeyard.v1.OwnTask
+	107, // 200: forgeyard.v1.OwnWorkService.Report:output_type -> forgeyard.v1.OwnReportResponse
+	109, // 201: forgeyard.v1.OwnWorkService.Verify:output_type -> forgeyard.v1.OwnVerifyResponse
+	111, // 202: forgeyard.v1.OwnWorkService.Garden:output_type -> forgeyard.v1.OwnGardenResponse
+	114, // 203: forgeyard.v1.BundleService.Export:output_type -> forgeyard.v1.ExportBundleChunk
+	116, // 204: forgeyard.v1.BundleService.Import:output_type -> forgeyard.v1.ImportBundleResponse
+	119, // 205: forgeyard.v1.BundleService.Judge:output_type -> forgeyard.v1.BundleSigner
+	121, // 206: forgeyard.v1.DeviceService.List:output_type -> forgeyard.v1.ListDevicesResponse
+	123, // 207: forgeyard.v1.DeviceService.Lease:output_type -> forgeyard.v1.LeaseDeviceResponse
+	125, // 208: forgeyard.v1.DeviceService.Release:output_type -> forgeyard.v1.ReleaseDeviceResponse
+	127, // 209: forgeyard.v1.DeviceService.SetHealth:output_type -> forgeyard.v1.SetDeviceHealthResponse
+	128, // 210: forgeyard.v1.DeviceService.Console:output_type -> forgeyard.v1.ConsoleData
+	130, // 211: forgeyard.v1.UplinkService.Status:output_type -> forgeyard.v1.UplinkStatus
+	130, // 212: forgeyard.v1.UplinkService.Connect:output_type -> forgeyard.v1.UplinkStatus
+	130, // 213: forgeyard.v1.UplinkService.Disconnect:output_type -> forgeyard.v1.UplinkStatus
+	130, // 214: forgeyard.v1.UplinkService.Drill:output_type -> forgeyard.v1.UplinkStatus
+	145, // [145:215] is the sub-list for method output_type
+	75,  // [75:145] is the sub-list for method input_type
 	75,  // [75:75] is the sub-list for extension type_name
 	75,  // [75:75] is the sub-list for extension extendee
 	0,   // [0:75] is the sub-list for field type_name
@@ -10128,7 +10386,7 @@ func file_forgeyard_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_node_proto_rawDesc), len(file_forgeyard_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   150,
+			NumMessages:   154,
 			NumExtensions: 0,
 			NumServices:   10,
 		},

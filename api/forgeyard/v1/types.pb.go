@@ -993,19 +993,24 @@ type Job struct {
 	// Where the result is on its way, apart from what it says: uploading (the work has ended,
 	// its outputs are being copied), here (with fewer copies than asked: short), pending (for
 	// the central daemon), acknowledged (by it).
-	Delivery       string               `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	Holder         *Job_Holder          `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"`                                       // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
-	Events         []*Job_Event         `protobuf:"bytes,41,rep,name=events,proto3" json:"events,omitempty"`                                       // the last of them, oldest first: what was decided about the job, and why
-	AskedBack      string               `protobuf:"bytes,42,opt,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"`                // why its holder is asked to give it back; empty: it is not
-	LogSeq         uint64               `protobuf:"varint,43,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`                        // last number of its log that outlives its runner
-	Diagnostics    []*Job_Diagnostic    `protobuf:"bytes,44,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`                             // what was kept of work that failed; no outputs
-	Suspension     *Job_Suspension      `protobuf:"bytes,45,opt,name=suspension,proto3" json:"suspension,omitempty"`                               // the last wish to suspend it; absent: none that still matters
-	Effects        []*Job_Effect        `protobuf:"bytes,50,rep,name=effects,proto3" json:"effects,omitempty"`                                     // what the job does outside, in the order of the first intents
-	CommittedSteps []*Job_CommittedStep `protobuf:"bytes,51,rep,name=committed_steps,json=committedSteps,proto3" json:"committed_steps,omitempty"` // results that a later epoch does not make again
-	Cancellation   *Job_Cancellation    `protobuf:"bytes,58,opt,name=cancellation,proto3" json:"cancellation,omitempty"`                           // absent: nobody has asked for it
-	OnlyStable     bool                 `protobuf:"varint,59,opt,name=only_stable,json=onlyStable,proto3" json:"only_stable,omitempty"`            // it was interrupted so often that it goes to stable capacity only
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	Delivery           string               `protobuf:"bytes,39,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	Holder             *Job_Holder          `protobuf:"bytes,40,opt,name=holder,proto3" json:"holder,omitempty"`                                             // what the holder of the lease last said of it; absent: nobody holds it, or nothing was heard
+	Events             []*Job_Event         `protobuf:"bytes,41,rep,name=events,proto3" json:"events,omitempty"`                                             // the last of them, oldest first: what was decided about the job, and why
+	AskedBack          string               `protobuf:"bytes,42,opt,name=asked_back,json=askedBack,proto3" json:"asked_back,omitempty"`                      // why its holder is asked to give it back; empty: it is not
+	LogSeq             uint64               `protobuf:"varint,43,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`                              // last number of its log that outlives its runner
+	Diagnostics        []*Job_Diagnostic    `protobuf:"bytes,44,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`                                   // what was kept of work that failed; no outputs
+	Suspension         *Job_Suspension      `protobuf:"bytes,45,opt,name=suspension,proto3" json:"suspension,omitempty"`                                     // the last wish to suspend it; absent: none that still matters
+	Effects            []*Job_Effect        `protobuf:"bytes,50,rep,name=effects,proto3" json:"effects,omitempty"`                                           // what the job does outside, in the order of the first intents
+	CommittedSteps     []*Job_CommittedStep `protobuf:"bytes,51,rep,name=committed_steps,json=committedSteps,proto3" json:"committed_steps,omitempty"`       // results that a later epoch does not make again
+	Cancellation       *Job_Cancellation    `protobuf:"bytes,58,opt,name=cancellation,proto3" json:"cancellation,omitempty"`                                 // absent: nobody has asked for it
+	OnlyStable         bool                 `protobuf:"varint,59,opt,name=only_stable,json=onlyStable,proto3" json:"only_stable,omitempty"`                  // it was interrupted so often that it goes to stable capacity only
+	ResumeMode         string               `protobuf:"bytes,80,opt,name=resume_mode,json=resumeMode,proto3" json:"resume_mode,omitempty"`                   // none, application, framework, …
+	LatestCheckpoint   string               `protobuf:"bytes,81,opt,name=latest_checkpoint,json=latestCheckpoint,proto3" json:"latest_checkpoint,omitempty"` // the newest that was committed, whatever became of it
+	ResumesFrom        string               `protobuf:"bytes,82,opt,name=resumes_from,json=resumesFrom,proto3" json:"resumes_from,omitempty"`                // what the next execution would go on from; empty: it would begin anew, or the job has ended
+	InterruptionBudget int32                `protobuf:"varint,83,opt,name=interruption_budget,json=interruptionBudget,proto3" json:"interruption_budget,omitempty"`
+	Resumes            []*Job_Resume        `protobuf:"bytes,84,rep,name=resumes,proto3" json:"resumes,omitempty"` // executions that went on from a checkpoint, oldest first
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -1379,6 +1384,41 @@ func (x *Job) GetOnlyStable() bool {
 		return x.OnlyStable
 	}
 	return false
+}
+
+func (x *Job) GetResumeMode() string {
+	if x != nil {
+		return x.ResumeMode
+	}
+	return ""
+}
+
+func (x *Job) GetLatestCheckpoint() string {
+	if x != nil {
+		return x.LatestCheckpoint
+	}
+	return ""
+}
+
+func (x *Job) GetResumesFrom() string {
+	if x != nil {
+		return x.ResumesFrom
+	}
+	return ""
+}
+
+func (x *Job) GetInterruptionBudget() int32 {
+	if x != nil {
+		return x.InterruptionBudget
+	}
+	return 0
+}
+
+func (x *Job) GetResumes() []*Job_Resume {
+	if x != nil {
+		return x.Resumes
+	}
+	return nil
 }
 
 type Checkpoint struct {
@@ -1910,15 +1950,17 @@ func (x *Run) GetSuspension() *Run_Suspension {
 }
 
 type RunEvent struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RunId         string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
-	Kind          string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
-	Status        string                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
-	Message       string                 `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
-	Tool          *ToolUse               `protobuf:"bytes,7,opt,name=tool,proto3" json:"tool,omitempty"`     // of tool events
-	Output        *Printed               `protobuf:"bytes,8,opt,name=output,proto3" json:"output,omitempty"` // of output events
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	RunId   string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	Seq     uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	At      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	Kind    string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
+	Status  string                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
+	Message string                 `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	Tool    *ToolUse               `protobuf:"bytes,7,opt,name=tool,proto3" json:"tool,omitempty"`     // of tool events
+	Output  *Printed               `protobuf:"bytes,8,opt,name=output,proto3" json:"output,omitempty"` // of output events
+	// What it says of checkpoints and interruptions, for programs; empty: nothing of them.
+	Type          string `protobuf:"bytes,80,opt,name=type,proto3" json:"type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2007,6 +2049,13 @@ func (x *RunEvent) GetOutput() *Printed {
 		return x.Output
 	}
 	return nil
+}
+
+func (x *RunEvent) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
 }
 
 // ToolUse is what a tool did for a run, the same facts for each.
@@ -3085,6 +3134,90 @@ func (x *Job_CommittedStep) GetAt() *timestamppb.Timestamp {
 	return nil
 }
 
+type Job_Resume struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	CheckpointId  string                 `protobuf:"bytes,2,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"`
+	Runner        string                 `protobuf:"bytes,3,opt,name=runner,proto3" json:"runner,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	Outcome       string                 `protobuf:"bytes,5,opt,name=outcome,proto3" json:"outcome,omitempty"` // starting, running, or how the execution ended
+	Detail        string                 `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Job_Resume) Reset() {
+	*x = Job_Resume{}
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job_Resume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job_Resume) ProtoMessage() {}
+
+func (x *Job_Resume) ProtoReflect() protoreflect.Message {
+	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job_Resume.ProtoReflect.Descriptor instead.
+func (*Job_Resume) Descriptor() ([]byte, []int) {
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 2}
+}
+
+func (x *Job_Resume) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Job_Resume) GetCheckpointId() string {
+	if x != nil {
+		return x.CheckpointId
+	}
+	return ""
+}
+
+func (x *Job_Resume) GetRunner() string {
+	if x != nil {
+		return x.Runner
+	}
+	return ""
+}
+
+func (x *Job_Resume) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Job_Resume) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Job_Resume) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 type Job_Cancellation struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	State           string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"` // requested, graceful_stopping, force_stopping, cancelled, cancellation_failed
@@ -3101,7 +3234,7 @@ type Job_Cancellation struct {
 
 func (x *Job_Cancellation) Reset() {
 	*x = Job_Cancellation{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3246,7 @@ func (x *Job_Cancellation) String() string {
 func (*Job_Cancellation) ProtoMessage() {}
 
 func (x *Job_Cancellation) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[30]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3259,7 @@ func (x *Job_Cancellation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Cancellation.ProtoReflect.Descriptor instead.
 func (*Job_Cancellation) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 2}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 3}
 }
 
 func (x *Job_Cancellation) GetState() string {
@@ -3198,7 +3331,7 @@ type Job_Suspension struct {
 
 func (x *Job_Suspension) Reset() {
 	*x = Job_Suspension{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +3343,7 @@ func (x *Job_Suspension) String() string {
 func (*Job_Suspension) ProtoMessage() {}
 
 func (x *Job_Suspension) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[31]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +3356,7 @@ func (x *Job_Suspension) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Suspension.ProtoReflect.Descriptor instead.
 func (*Job_Suspension) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 3}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 4}
 }
 
 func (x *Job_Suspension) GetState() string {
@@ -3267,14 +3400,15 @@ type Job_Event struct {
 	At            *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
 	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"` // lease, or a kind of run events: status, message, tool, output, error
 	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"` // of a run event; a lease event has none
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`   // of a run event; a lease event has none
+	Type          string                 `protobuf:"bytes,80,opt,name=type,proto3" json:"type,omitempty"` // as of RunEvent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job_Event) Reset() {
 	*x = Job_Event{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3420,7 @@ func (x *Job_Event) String() string {
 func (*Job_Event) ProtoMessage() {}
 
 func (x *Job_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[32]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3299,7 +3433,7 @@ func (x *Job_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Event.ProtoReflect.Descriptor instead.
 func (*Job_Event) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 4}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 5}
 }
 
 func (x *Job_Event) GetAt() *timestamppb.Timestamp {
@@ -3330,6 +3464,13 @@ func (x *Job_Event) GetSeq() uint64 {
 	return 0
 }
 
+func (x *Job_Event) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
 type Job_Diagnostic struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -3345,7 +3486,7 @@ type Job_Diagnostic struct {
 
 func (x *Job_Diagnostic) Reset() {
 	*x = Job_Diagnostic{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3498,7 @@ func (x *Job_Diagnostic) String() string {
 func (*Job_Diagnostic) ProtoMessage() {}
 
 func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[33]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3511,7 @@ func (x *Job_Diagnostic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Diagnostic.ProtoReflect.Descriptor instead.
 func (*Job_Diagnostic) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 5}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 6}
 }
 
 func (x *Job_Diagnostic) GetPath() string {
@@ -3433,7 +3574,7 @@ type Job_Holder struct {
 
 func (x *Job_Holder) Reset() {
 	*x = Job_Holder{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3445,7 +3586,7 @@ func (x *Job_Holder) String() string {
 func (*Job_Holder) ProtoMessage() {}
 
 func (x *Job_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[34]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3458,7 +3599,7 @@ func (x *Job_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Holder.ProtoReflect.Descriptor instead.
 func (*Job_Holder) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 6}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 7}
 }
 
 func (x *Job_Holder) GetPhase() string {
@@ -3500,7 +3641,7 @@ type Job_Epoch struct {
 
 func (x *Job_Epoch) Reset() {
 	*x = Job_Epoch{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3512,7 +3653,7 @@ func (x *Job_Epoch) String() string {
 func (*Job_Epoch) ProtoMessage() {}
 
 func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[35]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3525,7 +3666,7 @@ func (x *Job_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Epoch.ProtoReflect.Descriptor instead.
 func (*Job_Epoch) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 7}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 8}
 }
 
 func (x *Job_Epoch) GetEpoch() uint64 {
@@ -3613,7 +3754,7 @@ type Job_LateResult struct {
 
 func (x *Job_LateResult) Reset() {
 	*x = Job_LateResult{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3625,7 +3766,7 @@ func (x *Job_LateResult) String() string {
 func (*Job_LateResult) ProtoMessage() {}
 
 func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[36]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3638,7 +3779,7 @@ func (x *Job_LateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_LateResult.ProtoReflect.Descriptor instead.
 func (*Job_LateResult) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 8}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 9}
 }
 
 func (x *Job_LateResult) GetAt() *timestamppb.Timestamp {
@@ -3701,7 +3842,7 @@ type Job_Candidate struct {
 
 func (x *Job_Candidate) Reset() {
 	*x = Job_Candidate{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3713,7 +3854,7 @@ func (x *Job_Candidate) String() string {
 func (*Job_Candidate) ProtoMessage() {}
 
 func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[37]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3726,7 +3867,7 @@ func (x *Job_Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_Candidate.ProtoReflect.Descriptor instead.
 func (*Job_Candidate) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 9}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 10}
 }
 
 func (x *Job_Candidate) GetRunner() string {
@@ -3763,7 +3904,7 @@ type Job_HeldDevice struct {
 
 func (x *Job_HeldDevice) Reset() {
 	*x = Job_HeldDevice{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3775,7 +3916,7 @@ func (x *Job_HeldDevice) String() string {
 func (*Job_HeldDevice) ProtoMessage() {}
 
 func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[38]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3788,7 +3929,7 @@ func (x *Job_HeldDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job_HeldDevice.ProtoReflect.Descriptor instead.
 func (*Job_HeldDevice) Descriptor() ([]byte, []int) {
-	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 10}
+	return file_forgeyard_v1_types_proto_rawDescGZIP(), []int{8, 11}
 }
 
 func (x *Job_HeldDevice) GetAs() string {
@@ -3843,7 +3984,7 @@ type Checkpoint_Place struct {
 
 func (x *Checkpoint_Place) Reset() {
 	*x = Checkpoint_Place{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[39]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3855,7 +3996,7 @@ func (x *Checkpoint_Place) String() string {
 func (*Checkpoint_Place) ProtoMessage() {}
 
 func (x *Checkpoint_Place) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[39]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3941,7 +4082,7 @@ type Run_Suspension struct {
 
 func (x *Run_Suspension) Reset() {
 	*x = Run_Suspension{}
-	mi := &file_forgeyard_v1_types_proto_msgTypes[40]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3953,7 +4094,7 @@ func (x *Run_Suspension) String() string {
 func (*Run_Suspension) ProtoMessage() {}
 
 func (x *Run_Suspension) ProtoReflect() protoreflect.Message {
-	mi := &file_forgeyard_v1_types_proto_msgTypes[40]
+	mi := &file_forgeyard_v1_types_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4168,7 +4309,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\apending\x18\x01 \x01(\x03R\apending\x122\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x12\n" +
-	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\x86 \n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\"\xad#\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x14\n" +
@@ -4229,7 +4370,13 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x0fcommitted_steps\x183 \x03(\v2\x1f.forgeyard.v1.Job.CommittedStepR\x0ecommittedSteps\x12B\n" +
 	"\fcancellation\x18: \x01(\v2\x1e.forgeyard.v1.Job.CancellationR\fcancellation\x12\x1f\n" +
 	"\vonly_stable\x18; \x01(\bR\n" +
-	"onlyStable\x1a\x85\x03\n" +
+	"onlyStable\x12\x1f\n" +
+	"\vresume_mode\x18P \x01(\tR\n" +
+	"resumeMode\x12+\n" +
+	"\x11latest_checkpoint\x18Q \x01(\tR\x10latestCheckpoint\x12!\n" +
+	"\fresumes_from\x18R \x01(\tR\vresumesFrom\x12/\n" +
+	"\x13interruption_budget\x18S \x01(\x05R\x12interruptionBudget\x122\n" +
+	"\aresumes\x18T \x03(\v2\x18.forgeyard.v1.Job.ResumeR\aresumes\x1a\x85\x03\n" +
 	"\x06Effect\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12'\n" +
@@ -4251,7 +4398,14 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\bevidence\x18\x03 \x01(\tR\bevidence\x12.\n" +
 	"\aoutputs\x18\x04 \x03(\v2\x14.forgeyard.v1.OutputR\aoutputs\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x1a\xf2\x01\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x1a\xb9\x01\n" +
+	"\x06Resume\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12#\n" +
+	"\rcheckpoint_id\x18\x02 \x01(\tR\fcheckpointId\x12\x16\n" +
+	"\x06runner\x18\x03 \x01(\tR\x06runner\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\aoutcome\x18\x05 \x01(\tR\aoutcome\x12\x16\n" +
+	"\x06detail\x18\x06 \x01(\tR\x06detail\x1a\xf2\x01\n" +
 	"\fCancellation\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
@@ -4267,12 +4421,13 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
 	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1c\n" +
 	"\totherwise\x18\x04 \x01(\tR\totherwise\x12\x10\n" +
-	"\x03why\x18\x05 \x01(\tR\x03why\x1am\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x1a\x81\x01\n" +
 	"\x05Event\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12\x10\n" +
-	"\x03seq\x18\x04 \x01(\x04R\x03seq\x1a\xb5\x01\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x12\n" +
+	"\x04type\x18P \x01(\tR\x04type\x1a\xb5\x01\n" +
 	"\n" +
 	"Diagnostic\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
@@ -4397,7 +4552,7 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1c\n" +
 	"\totherwise\x18\x04 \x01(\tR\totherwise\x12\x14\n" +
 	"\x05state\x18\x05 \x01(\tR\x05state\x120\n" +
-	"\x05ended\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\"\xff\x01\n" +
+	"\x05ended\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\"\x93\x02\n" +
 	"\bRunEvent\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12*\n" +
@@ -4406,7 +4561,8 @@ const file_forgeyard_v1_types_proto_rawDesc = "" +
 	"\x06status\x18\x05 \x01(\tR\x06status\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\x12)\n" +
 	"\x04tool\x18\a \x01(\v2\x15.forgeyard.v1.ToolUseR\x04tool\x12-\n" +
-	"\x06output\x18\b \x01(\v2\x15.forgeyard.v1.PrintedR\x06output\"\xba\x01\n" +
+	"\x06output\x18\b \x01(\v2\x15.forgeyard.v1.PrintedR\x06output\x12\x12\n" +
+	"\x04type\x18P \x01(\tR\x04type\"\xba\x01\n" +
 	"\aToolUse\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -4461,7 +4617,7 @@ func file_forgeyard_v1_types_proto_rawDescGZIP() []byte {
 	return file_forgeyard_v1_types_proto_rawDescData
 }
 
-var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_forgeyard_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_forgeyard_v1_types_proto_goTypes = []any{
 	(*Member)(nil),                  // 0: forgeyard.v1.Member
 	(*Assignment)(nil),              // 1: forgeyard.v1.Assignment
@@ -4493,32 +4649,33 @@ var file_forgeyard_v1_types_proto_goTypes = []any{
 	nil,                             // 27: forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
 	(*Job_Effect)(nil),              // 28: forgeyard.v1.Job.Effect
 	(*Job_CommittedStep)(nil),       // 29: forgeyard.v1.Job.CommittedStep
-	(*Job_Cancellation)(nil),        // 30: forgeyard.v1.Job.Cancellation
-	(*Job_Suspension)(nil),          // 31: forgeyard.v1.Job.Suspension
-	(*Job_Event)(nil),               // 32: forgeyard.v1.Job.Event
-	(*Job_Diagnostic)(nil),          // 33: forgeyard.v1.Job.Diagnostic
-	(*Job_Holder)(nil),              // 34: forgeyard.v1.Job.Holder
-	(*Job_Epoch)(nil),               // 35: forgeyard.v1.Job.Epoch
-	(*Job_LateResult)(nil),          // 36: forgeyard.v1.Job.LateResult
-	(*Job_Candidate)(nil),           // 37: forgeyard.v1.Job.Candidate
-	(*Job_HeldDevice)(nil),          // 38: forgeyard.v1.Job.HeldDevice
-	(*Checkpoint_Place)(nil),        // 39: forgeyard.v1.Checkpoint.Place
-	(*Run_Suspension)(nil),          // 40: forgeyard.v1.Run.Suspension
-	nil,                             // 41: forgeyard.v1.Device.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 42: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 43: google.protobuf.Duration
+	(*Job_Resume)(nil),              // 30: forgeyard.v1.Job.Resume
+	(*Job_Cancellation)(nil),        // 31: forgeyard.v1.Job.Cancellation
+	(*Job_Suspension)(nil),          // 32: forgeyard.v1.Job.Suspension
+	(*Job_Event)(nil),               // 33: forgeyard.v1.Job.Event
+	(*Job_Diagnostic)(nil),          // 34: forgeyard.v1.Job.Diagnostic
+	(*Job_Holder)(nil),              // 35: forgeyard.v1.Job.Holder
+	(*Job_Epoch)(nil),               // 36: forgeyard.v1.Job.Epoch
+	(*Job_LateResult)(nil),          // 37: forgeyard.v1.Job.LateResult
+	(*Job_Candidate)(nil),           // 38: forgeyard.v1.Job.Candidate
+	(*Job_HeldDevice)(nil),          // 39: forgeyard.v1.Job.HeldDevice
+	(*Checkpoint_Place)(nil),        // 40: forgeyard.v1.Checkpoint.Place
+	(*Run_Suspension)(nil),          // 41: forgeyard.v1.Run.Suspension
+	nil,                             // 42: forgeyard.v1.Device.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 43: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 44: google.protobuf.Duration
 }
 var file_forgeyard_v1_types_proto_depIdxs = []int32{
-	42, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
+	43, // 0: forgeyard.v1.Member.as_of:type_name -> google.protobuf.Timestamp
 	18, // 1: forgeyard.v1.Member.labels:type_name -> forgeyard.v1.Member.LabelsEntry
 	3,  // 2: forgeyard.v1.Member.capabilities:type_name -> forgeyard.v1.Capabilities
-	42, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
-	42, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
+	43, // 3: forgeyard.v1.Member.joined:type_name -> google.protobuf.Timestamp
+	43, // 4: forgeyard.v1.Member.silent_since:type_name -> google.protobuf.Timestamp
 	2,  // 5: forgeyard.v1.Member.heartbeat:type_name -> forgeyard.v1.Heartbeat
 	1,  // 6: forgeyard.v1.Member.assigned:type_name -> forgeyard.v1.Assignment
 	19, // 7: forgeyard.v1.Assignment.labels:type_name -> forgeyard.v1.Assignment.LabelsEntry
-	43, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
-	42, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
+	44, // 8: forgeyard.v1.Heartbeat.ago:type_name -> google.protobuf.Duration
+	43, // 9: forgeyard.v1.Heartbeat.sent:type_name -> google.protobuf.Timestamp
 	20, // 10: forgeyard.v1.Heartbeat.active_attempts:type_name -> forgeyard.v1.Heartbeat.Attempt
 	21, // 11: forgeyard.v1.Heartbeat.resources:type_name -> forgeyard.v1.Heartbeat.Resources
 	24, // 12: forgeyard.v1.Capabilities.sandboxes:type_name -> forgeyard.v1.Capabilities.Sandbox
@@ -4527,71 +4684,73 @@ var file_forgeyard_v1_types_proto_depIdxs = []int32{
 	26, // 15: forgeyard.v1.Capabilities.devices:type_name -> forgeyard.v1.Capabilities.DeviceFact
 	23, // 16: forgeyard.v1.Capabilities.gpus:type_name -> forgeyard.v1.Capabilities.GPU
 	1,  // 17: forgeyard.v1.Capabilities.assigned:type_name -> forgeyard.v1.Assignment
-	42, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
-	42, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
-	43, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
-	43, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
-	43, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
-	42, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
+	43, // 18: forgeyard.v1.Connectivity.since:type_name -> google.protobuf.Timestamp
+	43, // 19: forgeyard.v1.Connectivity.until:type_name -> google.protobuf.Timestamp
+	44, // 20: forgeyard.v1.Connectivity.used:type_name -> google.protobuf.Duration
+	44, // 21: forgeyard.v1.Connectivity.allowance:type_name -> google.protobuf.Duration
+	44, // 22: forgeyard.v1.Connectivity.left:type_name -> google.protobuf.Duration
+	43, // 23: forgeyard.v1.Connectivity.readiness_since:type_name -> google.protobuf.Timestamp
 	6,  // 24: forgeyard.v1.Connectivity.shortfalls:type_name -> forgeyard.v1.Shortfall
-	43, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
-	43, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
-	42, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
-	42, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
-	42, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
-	42, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
-	42, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	35, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
+	44, // 25: forgeyard.v1.Connectivity.silent_after:type_name -> google.protobuf.Duration
+	44, // 26: forgeyard.v1.Connectivity.grace:type_name -> google.protobuf.Duration
+	43, // 27: forgeyard.v1.Outbox.oldest:type_name -> google.protobuf.Timestamp
+	43, // 28: forgeyard.v1.Job.submitted:type_name -> google.protobuf.Timestamp
+	43, // 29: forgeyard.v1.Job.started:type_name -> google.protobuf.Timestamp
+	43, // 30: forgeyard.v1.Job.ended:type_name -> google.protobuf.Timestamp
+	43, // 31: forgeyard.v1.Job.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	36, // 32: forgeyard.v1.Job.epochs:type_name -> forgeyard.v1.Job.Epoch
 	9,  // 33: forgeyard.v1.Job.checkpoints:type_name -> forgeyard.v1.Checkpoint
 	10, // 34: forgeyard.v1.Job.outputs:type_name -> forgeyard.v1.Output
 	11, // 35: forgeyard.v1.Job.steps:type_name -> forgeyard.v1.StepResult
-	36, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
-	37, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
-	38, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
-	43, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
-	42, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
-	34, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
-	32, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
-	33, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
-	31, // 44: forgeyard.v1.Job.suspension:type_name -> forgeyard.v1.Job.Suspension
+	37, // 36: forgeyard.v1.Job.late:type_name -> forgeyard.v1.Job.LateResult
+	38, // 37: forgeyard.v1.Job.candidates:type_name -> forgeyard.v1.Job.Candidate
+	39, // 38: forgeyard.v1.Job.devices:type_name -> forgeyard.v1.Job.HeldDevice
+	44, // 39: forgeyard.v1.Job.authority_left:type_name -> google.protobuf.Duration
+	43, // 40: forgeyard.v1.Job.hard_end:type_name -> google.protobuf.Timestamp
+	35, // 41: forgeyard.v1.Job.holder:type_name -> forgeyard.v1.Job.Holder
+	33, // 42: forgeyard.v1.Job.events:type_name -> forgeyard.v1.Job.Event
+	34, // 43: forgeyard.v1.Job.diagnostics:type_name -> forgeyard.v1.Job.Diagnostic
+	32, // 44: forgeyard.v1.Job.suspension:type_name -> forgeyard.v1.Job.Suspension
 	28, // 45: forgeyard.v1.Job.effects:type_name -> forgeyard.v1.Job.Effect
 	29, // 46: forgeyard.v1.Job.committed_steps:type_name -> forgeyard.v1.Job.CommittedStep
-	30, // 47: forgeyard.v1.Job.cancellation:type_name -> forgeyard.v1.Job.Cancellation
-	42, // 48: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	43, // 49: forgeyard.v1.Checkpoint.took:type_name -> google.protobuf.Duration
-	39, // 50: forgeyard.v1.Checkpoint.where:type_name -> forgeyard.v1.Checkpoint.Place
-	43, // 51: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
-	42, // 52: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
-	42, // 53: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
-	42, // 54: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
-	42, // 55: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
-	40, // 56: forgeyard.v1.Run.suspension:type_name -> forgeyard.v1.Run.Suspension
-	42, // 57: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
-	14, // 58: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
-	15, // 59: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
-	43, // 60: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
-	42, // 61: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
-	41, // 62: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
-	42, // 63: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
-	27, // 64: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
-	42, // 65: forgeyard.v1.Job.Effect.begun:type_name -> google.protobuf.Timestamp
-	42, // 66: forgeyard.v1.Job.Effect.ended:type_name -> google.protobuf.Timestamp
-	10, // 67: forgeyard.v1.Job.CommittedStep.outputs:type_name -> forgeyard.v1.Output
-	42, // 68: forgeyard.v1.Job.CommittedStep.at:type_name -> google.protobuf.Timestamp
-	42, // 69: forgeyard.v1.Job.Cancellation.at:type_name -> google.protobuf.Timestamp
-	42, // 70: forgeyard.v1.Job.Suspension.at:type_name -> google.protobuf.Timestamp
-	42, // 71: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
-	43, // 72: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
-	42, // 73: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
-	42, // 74: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
-	42, // 75: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
-	42, // 76: forgeyard.v1.Run.Suspension.at:type_name -> google.protobuf.Timestamp
-	42, // 77: forgeyard.v1.Run.Suspension.ended:type_name -> google.protobuf.Timestamp
-	78, // [78:78] is the sub-list for method output_type
-	78, // [78:78] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	31, // 47: forgeyard.v1.Job.cancellation:type_name -> forgeyard.v1.Job.Cancellation
+	30, // 48: forgeyard.v1.Job.resumes:type_name -> forgeyard.v1.Job.Resume
+	43, // 49: forgeyard.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	44, // 50: forgeyard.v1.Checkpoint.took:type_name -> google.protobuf.Duration
+	40, // 51: forgeyard.v1.Checkpoint.where:type_name -> forgeyard.v1.Checkpoint.Place
+	44, // 52: forgeyard.v1.StepResult.took:type_name -> google.protobuf.Duration
+	43, // 53: forgeyard.v1.Run.created:type_name -> google.protobuf.Timestamp
+	43, // 54: forgeyard.v1.Run.started:type_name -> google.protobuf.Timestamp
+	43, // 55: forgeyard.v1.Run.ended:type_name -> google.protobuf.Timestamp
+	43, // 56: forgeyard.v1.Run.cancellation_requested_at:type_name -> google.protobuf.Timestamp
+	41, // 57: forgeyard.v1.Run.suspension:type_name -> forgeyard.v1.Run.Suspension
+	43, // 58: forgeyard.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	14, // 59: forgeyard.v1.RunEvent.tool:type_name -> forgeyard.v1.ToolUse
+	15, // 60: forgeyard.v1.RunEvent.output:type_name -> forgeyard.v1.Printed
+	44, // 61: forgeyard.v1.ToolUse.took:type_name -> google.protobuf.Duration
+	43, // 62: forgeyard.v1.LogFrame.at:type_name -> google.protobuf.Timestamp
+	42, // 63: forgeyard.v1.Device.labels:type_name -> forgeyard.v1.Device.LabelsEntry
+	43, // 64: forgeyard.v1.Device.as_of:type_name -> google.protobuf.Timestamp
+	27, // 65: forgeyard.v1.Capabilities.DeviceFact.labels:type_name -> forgeyard.v1.Capabilities.DeviceFact.LabelsEntry
+	43, // 66: forgeyard.v1.Job.Effect.begun:type_name -> google.protobuf.Timestamp
+	43, // 67: forgeyard.v1.Job.Effect.ended:type_name -> google.protobuf.Timestamp
+	10, // 68: forgeyard.v1.Job.CommittedStep.outputs:type_name -> forgeyard.v1.Output
+	43, // 69: forgeyard.v1.Job.CommittedStep.at:type_name -> google.protobuf.Timestamp
+	43, // 70: forgeyard.v1.Job.Resume.at:type_name -> google.protobuf.Timestamp
+	43, // 71: forgeyard.v1.Job.Cancellation.at:type_name -> google.protobuf.Timestamp
+	43, // 72: forgeyard.v1.Job.Suspension.at:type_name -> google.protobuf.Timestamp
+	43, // 73: forgeyard.v1.Job.Event.at:type_name -> google.protobuf.Timestamp
+	44, // 74: forgeyard.v1.Job.Holder.ago:type_name -> google.protobuf.Duration
+	43, // 75: forgeyard.v1.Job.Epoch.started:type_name -> google.protobuf.Timestamp
+	43, // 76: forgeyard.v1.Job.Epoch.ended:type_name -> google.protobuf.Timestamp
+	43, // 77: forgeyard.v1.Job.LateResult.at:type_name -> google.protobuf.Timestamp
+	43, // 78: forgeyard.v1.Run.Suspension.at:type_name -> google.protobuf.Timestamp
+	43, // 79: forgeyard.v1.Run.Suspension.ended:type_name -> google.protobuf.Timestamp
+	80, // [80:80] is the sub-list for method output_type
+	80, // [80:80] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_forgeyard_v1_types_proto_init() }
@@ -4605,7 +4764,7 @@ func file_forgeyard_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_forgeyard_v1_types_proto_rawDesc), len(file_forgeyard_v1_types_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -110,6 +110,11 @@ const (
 	// JobServiceResolveEffectProcedure is the fully-qualified name of the JobService's ResolveEffect
 	// RPC.
 	JobServiceResolveEffectProcedure = "/forgeyard.v1.JobService/ResolveEffect"
+	// JobServiceProvenanceProcedure is the fully-qualified name of the JobService's Provenance RPC.
+	JobServiceProvenanceProcedure = "/forgeyard.v1.JobService/Provenance"
+	// JobServiceJudgeProvenanceProcedure is the fully-qualified name of the JobService's
+	// JudgeProvenance RPC.
+	JobServiceJudgeProvenanceProcedure = "/forgeyard.v1.JobService/JudgeProvenance"
 	// JobServiceListLeasesProcedure is the fully-qualified name of the JobService's ListLeases RPC.
 	JobServiceListLeasesProcedure = "/forgeyard.v1.JobService/ListLeases"
 	// JobServiceRevokeLeaseProcedure is the fully-qualified name of the JobService's RevokeLease RPC.
@@ -801,6 +806,11 @@ type JobServiceClient interface {
 	Resume(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.AskJobResponse], error)
 	// ResolveEffect is a person's word on an effect that nobody else can tell.
 	ResolveEffect(context.Context, *connect.Request[v1.ResolveEffectRequest]) (*connect.Response[v1.Job], error)
+	// Provenance is where a job's result comes from: all its executions and checkpoints, signed
+	// by this node.
+	Provenance(context.Context, *connect.Request[v1.ProvenanceRequest]) (*connect.Response[v1.ProvenanceResponse], error)
+	// JudgeProvenance says whether an envelope was signed by a member, and says what the log has.
+	JudgeProvenance(context.Context, *connect.Request[v1.JudgeProvenanceRequest]) (*connect.Response[v1.JudgeProvenanceResponse], error)
 	ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error)
 	RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error)
 }
@@ -864,6 +874,18 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(jobServiceMethods.ByName("ResolveEffect")),
 			connect.WithClientOptions(opts...),
 		),
+		provenance: connect.NewClient[v1.ProvenanceRequest, v1.ProvenanceResponse](
+			httpClient,
+			baseURL+JobServiceProvenanceProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("Provenance")),
+			connect.WithClientOptions(opts...),
+		),
+		judgeProvenance: connect.NewClient[v1.JudgeProvenanceRequest, v1.JudgeProvenanceResponse](
+			httpClient,
+			baseURL+JobServiceJudgeProvenanceProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("JudgeProvenance")),
+			connect.WithClientOptions(opts...),
+		),
 		listLeases: connect.NewClient[v1.ListLeasesRequest, v1.ListLeasesResponse](
 			httpClient,
 			baseURL+JobServiceListLeasesProcedure,
@@ -881,16 +903,18 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 
 // jobServiceClient implements JobServiceClient.
 type jobServiceClient struct {
-	submit        *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
-	list          *connect.Client[v1.ListJobsRequest, v1.ListJobsResponse]
-	show          *connect.Client[v1.ShowJobRequest, v1.Job]
-	log           *connect.Client[v1.LogRequest, v1.LogFrame]
-	cancel        *connect.Client[v1.CancelJobRequest, v1.CancelResponse]
-	ask           *connect.Client[v1.AskJobRequest, v1.AskJobResponse]
-	resume        *connect.Client[v1.ResumeJobRequest, v1.AskJobResponse]
-	resolveEffect *connect.Client[v1.ResolveEffectRequest, v1.Job]
-	listLeases    *connect.Client[v1.ListLeasesRequest, v1.ListLeasesResponse]
-	revokeLease   *connect.Client[v1.RevokeLeaseRequest, v1.Lease]
+	submit          *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
+	list            *connect.Client[v1.ListJobsRequest, v1.ListJobsResponse]
+	show            *connect.Client[v1.ShowJobRequest, v1.Job]
+	log             *connect.Client[v1.LogRequest, v1.LogFrame]
+	cancel          *connect.Client[v1.CancelJobRequest, v1.CancelResponse]
+	ask             *connect.Client[v1.AskJobRequest, v1.AskJobResponse]
+	resume          *connect.Client[v1.ResumeJobRequest, v1.AskJobResponse]
+	resolveEffect   *connect.Client[v1.ResolveEffectRequest, v1.Job]
+	provenance      *connect.Client[v1.ProvenanceRequest, v1.ProvenanceResponse]
+	judgeProvenance *connect.Client[v1.JudgeProvenanceRequest, v1.JudgeProvenanceResponse]
+	listLeases      *connect.Client[v1.ListLeasesRequest, v1.ListLeasesResponse]
+	revokeLease     *connect.Client[v1.RevokeLeaseRequest, v1.Lease]
 }
 
 // Submit calls forgeyard.v1.JobService.Submit.
@@ -933,6 +957,16 @@ func (c *jobServiceClient) ResolveEffect(ctx context.Context, req *connect.Reque
 	return c.resolveEffect.CallUnary(ctx, req)
 }
 
+// Provenance calls forgeyard.v1.JobService.Provenance.
+func (c *jobServiceClient) Provenance(ctx context.Context, req *connect.Request[v1.ProvenanceRequest]) (*connect.Response[v1.ProvenanceResponse], error) {
+	return c.provenance.CallUnary(ctx, req)
+}
+
+// JudgeProvenance calls forgeyard.v1.JobService.JudgeProvenance.
+func (c *jobServiceClient) JudgeProvenance(ctx context.Context, req *connect.Request[v1.JudgeProvenanceRequest]) (*connect.Response[v1.JudgeProvenanceResponse], error) {
+	return c.judgeProvenance.CallUnary(ctx, req)
+}
+
 // ListLeases calls forgeyard.v1.JobService.ListLeases.
 func (c *jobServiceClient) ListLeases(ctx context.Context, req *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error) {
 	return c.listLeases.CallUnary(ctx, req)
@@ -955,6 +989,11 @@ type JobServiceHandler interface {
 	Resume(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.AskJobResponse], error)
 	// ResolveEffect is a person's word on an effect that nobody else can tell.
 	ResolveEffect(context.Context, *connect.Request[v1.ResolveEffectRequest]) (*connect.Response[v1.Job], error)
+	// Provenance is where a job's result comes from: all its executions and checkpoints, signed
+	// by this node.
+	Provenance(context.Context, *connect.Request[v1.ProvenanceRequest]) (*connect.Response[v1.ProvenanceResponse], error)
+	// JudgeProvenance says whether an envelope was signed by a member, and says what the log has.
+	JudgeProvenance(context.Context, *connect.Request[v1.JudgeProvenanceRequest]) (*connect.Response[v1.JudgeProvenanceResponse], error)
 	ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error)
 	RevokeLease(context.Context, *connect.Request[v1.RevokeLeaseRequest]) (*connect.Response[v1.Lease], error)
 }
@@ -1014,6 +1053,18 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(jobServiceMethods.ByName("ResolveEffect")),
 		connect.WithHandlerOptions(opts...),
 	)
+	jobServiceProvenanceHandler := connect.NewUnaryHandler(
+		JobServiceProvenanceProcedure,
+		svc.Provenance,
+		connect.WithSchema(jobServiceMethods.ByName("Provenance")),
+		connect.WithHandlerOptions(opts...),
+	)
+	jobServiceJudgeProvenanceHandler := connect.NewUnaryHandler(
+		JobServiceJudgeProvenanceProcedure,
+		svc.JudgeProvenance,
+		connect.WithSchema(jobServiceMethods.ByName("JudgeProvenance")),
+		connect.WithHandlerOptions(opts...),
+	)
 	jobServiceListLeasesHandler := connect.NewUnaryHandler(
 		JobServiceListLeasesProcedure,
 		svc.ListLeases,
@@ -1044,6 +1095,10 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 			jobServiceResumeHandler.ServeHTTP(w, r)
 		case JobServiceResolveEffectProcedure:
 			jobServiceResolveEffectHandler.ServeHTTP(w, r)
+		case JobServiceProvenanceProcedure:
+			jobServiceProvenanceHandler.ServeHTTP(w, r)
+		case JobServiceJudgeProvenanceProcedure:
+			jobServiceJudgeProvenanceHandler.ServeHTTP(w, r)
 		case JobServiceListLeasesProcedure:
 			jobServiceListLeasesHandler.ServeHTTP(w, r)
 		case JobServiceRevokeLeaseProcedure:
@@ -1087,6 +1142,14 @@ func (UnimplementedJobServiceHandler) Resume(context.Context, *connect.Request[v
 
 func (UnimplementedJobServiceHandler) ResolveEffect(context.Context, *connect.Request[v1.ResolveEffectRequest]) (*connect.Response[v1.Job], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.ResolveEffect is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) Provenance(context.Context, *connect.Request[v1.ProvenanceRequest]) (*connect.Response[v1.ProvenanceResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.Provenance is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) JudgeProvenance(context.Context, *connect.Request[v1.JudgeProvenanceRequest]) (*connect.Response[v1.JudgeProvenanceResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("forgeyard.v1.JobService.JudgeProvenance is not implemented"))
 }
 
 func (UnimplementedJobServiceHandler) ListLeases(context.Context, *connect.Request[v1.ListLeasesRequest]) (*connect.Response[v1.ListLeasesResponse], error) {
