@@ -94,8 +94,8 @@ func (e Enrolment) Check(id peer.ID) error {
 		return forgeyard.Errorf("enrolment", forgeyard.Invalid, "the site's public key has %d bytes, %d are expected", len(e.SitePublicKey), ed25519.PublicKeySize)
 	case len(e.GossipKey.Reveal()) != GossipKeySize:
 		return forgeyard.Errorf("enrolment", forgeyard.Invalid, "the gossip key has %d bytes, %d are expected", len(e.GossipKey.Reveal()), GossipKeySize)
-	case len(e.Peers) > maxPeers:
-		return forgeyard.Errorf("enrolment", forgeyard.Limit, "%d peers, the limit is %d", len(e.Peers), maxPeers)
+	case len(e.Peers) > MaxPeers:
+		return forgeyard.Errorf("enrolment", forgeyard.Limit, "%d peers, the limit is %d", len(e.Peers), MaxPeers)
 	}
 	for _, p := range e.Peers {
 		if err := p.check(); err != nil {

@@ -6,13 +6,13 @@ import "time"
 const (
 	// maxHelloFrame: a hello is a credential (~250 bytes) and three short fields.
 	maxHelloFrame = 4 << 10
-	// maxJoinFrame: a join request is labels; a reply is keys and the addresses of at most maxPeers members.
+	// maxJoinFrame: a join request is labels; a reply is keys and the addresses of at most MaxPeers members.
 	maxJoinFrame = 64 << 10
 	// maxTokenText: a token names at most maxTokenPeers peers; people paste it into a shell.
 	maxTokenText  = 4 << 10
 	maxTokenPeers = 8
-	// maxPeers and maxAddrs bound what an enrolment or a gossip record can put into the peerstore.
-	maxPeers = 64
+	// MaxPeers and maxAddrs bound what an enrolment or a gossip record can put into the peerstore.
+	MaxPeers = 64
 	maxAddrs = 16
 	// maxAddrText: a multiaddr with a DNS name of full length fits.
 	maxAddrText = 300

@@ -189,7 +189,7 @@ func (n *Node) admit(ctx context.Context, remote peerID, token forgeyard.TokenID
 	}
 	e := mesh.Enrolment{
 		SiteID: n.enrolment.SiteID, SiteName: n.enrolment.SiteName, SitePublicKey: n.enrolment.SitePublicKey, RunnerID: j.Runner,
-		Name: j.Name, Roles: []string{mesh.RoleRunner}, GossipKey: n.enrolment.GossipKey, Peers: n.memberAddrs(),
+		Name: j.Name, Roles: []string{mesh.RoleRunner}, GossipKey: n.enrolment.GossipKey, Peers: n.fewAddrs(n.ownAddr()),
 	}
 	if j.MayVote {
 		e.Roles, e.SiteKey = append(e.Roles, mesh.RoleVoter), n.siteKey()

@@ -92,6 +92,8 @@ type Node struct {
 	identity   mesh.Identity
 	credential credential                  // the current one; the enrolment keeps the one of the start
 	heldKey    atomic.Pointer[mesh.Secret] // the site key, which an approval may bring: see siteKey
+	noting     sync.Mutex
+	noted      atomic.Pointer[[]mesh.PeerAddr] // see notedAddrs
 	session    forgeyard.SessionID
 	ports      *ports
 	started    time.Time
@@ -216,7 +218,7 @@ func (n *Node) siteKey() mesh.Secret {
 // enrolmentNow is the enrolment with what came since the start.
 func (n *Node) enrolmentNow() mesh.Enrolment {
 	e := n.enrolment
-	e.Credential, e.SiteKey = n.credential.Load(), n.siteKey()
+	e.Credential, e.SiteKey, e.Peers = n.credential.Load(), n.siteKey(), n.notedAddrs()
 	if !e.SiteKey.IsZero() && !slices.Contains(e.Roles, mesh.RoleVoter) {
 		e.Roles = append(slices.Clone(e.Roles), mesh.RoleVoter)
 	}

@@ -289,28 +289,6 @@ func (n *Node) gossipSeeds() []string {
 	return out
 }
 
-// memberAddrs is where members may be found: from the log, from gossip, and from
-// what this node was told when it joined.
-func (n *Node) memberAddrs() []mesh.PeerAddr {
-	byPeer := map[peer.ID]mesh.PeerAddr{}
-	for _, p := range n.enrolment.Peers {
-		byPeer[p.PeerID] = p
-	}
-	for _, m := range n.replica.State().Members.All() {
-		id, err := peer.Decode(m.Peer)
-		if err != nil || m.Removed {
-			continue
-		}
-		byPeer[id] = mesh.PeerAddr{RunnerID: m.Runner, PeerID: id, Addrs: m.Addrs, GossipAddr: m.Gossip}
-	}
-	byPeer[n.mesh.PeerID()] = n.ownAddr()
-	out := make([]mesh.PeerAddr, 0, len(byPeer))
-	for _, p := range byPeer {
-		out = append(out, p)
-	}
-	return out
-}
-
 // advertised are the addresses that others are told: those of the configuration, where it
 // has some, else those that are bound.
 func (n *Node) advertised() []string {

@@ -299,29 +299,14 @@ func (n *Node) judge(raw []byte, from *forgeyardv1.Whereabouts) {
 
 // keepAddrs writes down where the members are: without its log this node knows nobody else.
 func (n *Node) keepAddrs(from *forgeyardv1.Whereabouts) {
-	e := n.enrolmentNow()
-	e.Peers = nil
-	all := n.memberAddrs()
+	var first []mesh.PeerAddr
 	if id, err := peer.Decode(from.GetPeerId()); err == nil {
-		all = append([]mesh.PeerAddr{{RunnerID: forgeyard.RunnerID(from.RunnerId), PeerID: id, Addrs: from.Addrs, GossipAddr: from.Gossip}}, all...)
+		first = []mesh.PeerAddr{{RunnerID: forgeyard.RunnerID(from.RunnerId), PeerID: id, Addrs: from.Addrs, GossipAddr: from.Gossip}}
 	}
-	known := map[peer.ID]bool{}
-	for _, p := range all {
-		if known[p.PeerID] {
-			continue
-		}
-		known[p.PeerID] = true
-		if p.PeerID != n.mesh.PeerID() && len(p.Addrs) > 0 && len(e.Peers) < maxKeptAddrs {
-			e.Peers = append(e.Peers, p)
-		}
-	}
-	if err := mesh.SaveEnrolment(n.dir.path, e); err != nil {
+	if err := n.noteAddrs(first...); err != nil {
 		n.log.Error("where the members are cannot be written down", "err", err)
 	}
 }
-
-// maxKeptAddrs is how many members are remembered: any one of them leads to the others.
-const maxKeptAddrs = 16
 
 func supersededBy(s mesh.Statement, name string, own uint64) error {
 	return forgeyard.Errorf("site", forgeyard.Conflict, "this node's log is of incarnation %d of the site, which was given up: incarnation %d was begun on %s at %s", own, s.Incarnation, s.Node, s.At.Time().Format(time.RFC3339)).

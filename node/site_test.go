@@ -2,15 +2,20 @@ package node
 
 import (
 	"context"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
+	"github.com/forgeyard/forgeyard-node/internal/clock"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/mesh"
 )
 
 func (p *proc) waitDone(id string) *forgeyardv1.Job {
@@ -92,6 +97,42 @@ func TestRestartOfAll(t *testing.T) {
 	if j := one.waitDone(after); j.Status != "done" {
 		t.Fatalf("%v", j)
 	}
+}
+
+// All end, and the two come back that had joined by way of the third alone: nothing of the
+// log is known to be committed before they have a leader, and the only address that they
+// were told is that of a dead node. They find each other by what they noted.
+func TestTwoOfThreeFindEachOther(t *testing.T) {
+	one := makeSite(t, 1)[0]
+	var dirs []string
+	for _, name := range []string{"n2", "n3"} { // neither runs when the other joins
+		tok, err := one.sites().CreateToken(t.Context(), connect.NewRequest(&forgeyardv1.CreateTokenRequest{Ttl: durationpb.New(time.Hour)}))
+		must(t, err)
+		dir := filepath.Join(t.TempDir(), name)
+		_, err = JoinSite(t.Context(), JoinSiteRequest{DataDir: dir, Token: tok.Msg.Token, Name: name, Clock: clock.System()})
+		must(t, err)
+		dirs = append(dirs, dir)
+	}
+	all := []*proc{one, startNode(t, dirs[0], "n2"), startNode(t, dirs[1], "n3")}
+	for _, p := range all {
+		p.wait("three voters, and the others' addresses on disk", func() bool {
+			e, err := mesh.LoadEnrolment(p.dir)
+			must(t, err)
+			found := 0
+			for _, a := range e.Peers {
+				if a.GossipAddr != "" && len(a.Addrs) > 0 {
+					found++
+				}
+			}
+			return votersOf(p) == 3 && found == 2
+		})
+	}
+	for _, p := range all {
+		p.end()
+	}
+	left := []*proc{startNode(t, dirs[0], "n2"), startNode(t, dirs[1], "n3")}
+	left[0].wait("a leader", func() bool { return slices.ContainsFunc(left, (*proc).leads) })
+	left[1].wait("the state of before", func() bool { return left[1].node.Site().Members.Len() == 3 })
 }
 
 // A cancelled job ends as cancelled once its tree is dead, as its holder has confirmed

@@ -57,6 +57,7 @@ func (n *Node) upkeepLoop(ctx context.Context) error {
 				n.log.Warn("a toolchain of node.yaml may be collected", "err", err)
 			}
 			n.relieve(ctx)
+			n.keepNoted() // the disk may have been full
 			n.renewCredential(ctx)
 			nextPins = now.Add(pinsEvery)
 		}
@@ -86,8 +87,15 @@ func (n *Node) keepInTouch(known *addressBook) {
 			n.log.Warn("peers to keep", "err", err)
 		}
 		n.gossip.SetSeeds(n.gossipSeeds())
+		n.keepNoted()
 	}
 	n.followUplink(known)
+}
+
+func (n *Node) keepNoted() {
+	if err := n.noteAddrs(); err != nil {
+		n.log.Warn("where the other members are cannot be written down; after a restart they are looked for where they were before", "err", err)
+	}
 }
 
 func (n *Node) followUplink(known *addressBook) {

@@ -16,6 +16,7 @@ var reasons = map[string]string{
 	"node/runner/":        "the life of one attempt: what it prepares, watches, stops and hands back is one order of things",
 	"simulation/":         "model and checkers of one run, a file each: the checkers watch moments inside the model; the language of scenarios is a package of its own",
 	"simulation/raftsim/": "one package on purpose, like simulation: the machines, what stands around the real parts, and the checkers of one seed, a file each",
+	"uplink/central/":     "an exchange is one transaction over the rows of one site: what it reads, judges and answers is one order of things",
 	"site/":               "one Apply: commands, state and rules change together",
 }
 

@@ -341,6 +341,63 @@ func TestCancelIsPendingUntilTaken(t *testing.T) {
 	}
 }
 
+// More cancellations than one answer holds stand behind a delegation that waits at the site.
+// Those of work that it has come first, the rest as the first ones end; each is pending until
+// then, and says so, and asking again changes nothing (E15).
+func TestCancelsBeyondOneAnswer(t *testing.T) {
+	const running, waiting = reckon.MaxCancelled + 476, reckon.MaxCancelled + 1
+	st := newTestStore(t)
+	st.enrol()
+	name := func(i int) string { return fmt.Sprintf("g%04d", i) }
+	for i := range running + 1 + waiting { // the site has taken in the running ones, and waits with the next
+		st.delegate(name(i))
+	}
+	for i := running + waiting; i >= 0; i-- { // those that it has not heard of first
+		if i == running {
+			continue
+		}
+		if _, changed, err := st.Cancel(forgeyard.GrantID(name(i))); err != nil || !changed {
+			t.Fatalf("%s: %v %v", name(i), changed, err)
+		}
+	}
+	st.kill()
+	records, told := uint64(0), map[string]bool{}
+	for round := 1; len(told) < running; round++ {
+		a, err := st.Exchange(sent{site: testSiteID, incarnation: 1, cursor: running, first: records + 1})
+		must(t, err)
+		if len(a.gone) != reckon.MaxCancelled {
+			t.Fatalf("answer %d takes back %d grants", round, len(a.gone))
+		}
+		var over []site.Record
+		for _, g := range a.gone {
+			if g < name(running) && !told[g] {
+				told[g] = true
+				over = append(over, ended(records+uint64(len(over))+1, g, job.Cancelled))
+			}
+		}
+		if len(over) == 0 {
+			t.Fatalf("answer %d takes back nothing that runs: %d of %d were", round, len(told), running)
+		}
+		a, err = st.Exchange(sent{site: testSiteID, incarnation: 1, cursor: running, first: records + 1, records: raws(over...)})
+		must(t, err)
+		records = a.site.Records
+	}
+	for _, i := range []int{running - 1, running + waiting} {
+		j, changed, err := st.Cancel(forgeyard.GrantID(name(i)))
+		must(t, err)
+		if changed || j.CancelAt == 0 || j.CancelSeen != 0 || j.Status.terminal() != (i < running) {
+			t.Errorf("%s: %v %+v", name(i), changed, j)
+		}
+	}
+	_, err := st.Exchange(sent{site: testSiteID, incarnation: 1, first: records + 1, cursor: 2*(running+waiting) + 1})
+	must(t, err)
+	for i := range running + 1 + waiting {
+		if j, err := st.Job(forgeyard.GrantID(name(i))); err != nil || (j.CancelSeen != 0) != (i != running) {
+			t.Fatalf("%s when all is taken in: %+v %v", name(i), j, err)
+		}
+	}
+}
+
 // TestDaemonBackAfterLongOutage: E22. Nothing is un-enrolled, cancelled or delegated
 // anew because a site was not heard for a year, and its terms are whole.
 func TestDaemonBackAfterLongOutage(t *testing.T) {

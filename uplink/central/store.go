@@ -351,8 +351,10 @@ func (s *Store) Cancel(g forgeyard.GrantID) (out Job, changed bool, err error) {
 	return out, changed && err == nil, err
 }
 
-// delegationsAfter reads what a site has not taken in, and which grants are taken
-// back anywhere after its cursor.
+// delegationsAfter reads what a site has not taken in, and which grants are taken back
+// anywhere after its cursor: at most so many at once, and first of all those that it has
+// and may be running. An ended one leaves room for the next, so each has its turn also
+// while the cursor stands before a delegation that waits.
 func delegationsAfter(tx *bolt.Tx, id forgeyard.SiteID, cursor uint64) (list [][]byte, last uint64, gone []string, err error) {
 	last = cursor
 	b, err := ofSite(tx, bucketDelegations, id)
@@ -360,6 +362,7 @@ func delegationsAfter(tx *bolt.Tx, id forgeyard.SiteID, cursor uint64) (list [][
 		return nil, last, nil, err
 	}
 	size, full := 0, false
+	var unheard []string // it has not heard of them
 	c := b.Cursor()
 	for k, v := c.Seek(seqKey(cursor + 1)); k != nil && len(gone) < reckon.MaxCancelled; k, v = c.Next() {
 		d, err := uplink.DecodeDelegation(v)
@@ -367,13 +370,23 @@ func delegationsAfter(tx *bolt.Tx, id forgeyard.SiteID, cursor uint64) (list [][
 			return nil, last, nil, forgeyard.E("central store", forgeyard.Corrupt, err)
 		}
 		if d.Cancel {
-			gone = append(gone, string(d.Grant.ID))
+			j, err := jobRow(tx, d.Grant.ID)
+			switch {
+			case err != nil:
+				return nil, last, nil, err
+			case j.Status.terminal():
+			case j.Seq <= cursor:
+				gone = append(gone, string(j.Grant))
+			default:
+				unheard = append(unheard, string(j.Grant))
+			}
 		}
 		full = full || len(list) == reckon.MaxDelegations || len(list) > 0 && size+len(v) > maxDelegationBytes
 		if !full {
 			list, size, last = append(list, slices.Clone(v)), size+len(v), d.Seq
 		}
 	}
+	gone = append(gone, unheard[:min(len(unheard), reckon.MaxCancelled-len(gone))]...)
 	return list, last, gone, nil
 }
 
