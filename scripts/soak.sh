@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Kills processes at random bytes of a transfer of 1 GiB, once. Then simulates sites from fresh seeds, plays RAFTSEEDS (default 200) more with the real Raft in
+# Kills processes at random bytes of a transfer of 1 GiB, once, preempts two hundred executions,
+# and saves a sparse state of 20 GiB. Then simulates sites from fresh seeds, plays RAFTSEEDS (default 200) more with the real Raft in
 # virtual time, repeats the end-to-end suite, and hurts real daemons on machines of their
 # own for PARTITION minutes (default 10) a round, until SOAK (whole minutes, default 60)
 # have passed. Stops at the first failure and says how to see it again.
@@ -19,6 +20,12 @@ rounds=0
 echo "== a transfer of 1 GiB whose process is killed at random bytes"
 FORGEYARD_TEST_KILL_MIB=1024 go test ./cas/peer -count=1 -timeout 30m -run '^TestC05KilledAtRandomBytes$' ||
   { echo "a killed transfer did not go on: FORGEYARD_TEST_KILL_MIB=1024 go test ./cas/peer -run TestC05KilledAtRandomBytes runs it again, with other bytes" >&2; exit 1; }
+
+echo "== two hundred executions preempted at once, and a sparse state of 20 GiB"
+go test ./e2e -count=1 -timeout 30m -run '^TestPreemptionStorm$' -args -long ||
+  { echo "executions that were preempted did not all go on: go test ./e2e -run TestPreemptionStorm -args -long runs it again" >&2; exit 1; }
+go test ./checkpoint/capture -count=1 -timeout 30m -run '^TestHolesComeBackAsHoles$' -args -sparse-mib=20480 ||
+  { echo "a large sparse state was not kept as such: go test ./checkpoint/capture -run TestHolesComeBackAsHoles -args -sparse-mib=20480 runs it again" >&2; exit 1; }
 while [ "$SECONDS" -lt $((minutes * 60)) ]; do
   echo "== seeds $seed to $((seed + batch - 1)), after $((SECONDS / 60)) of $minutes minutes"
   go test ./simulation -count=1 -timeout 0 -run '^TestSeeds$' -args "-seeds=$batch" "-seed=$seed" ||
