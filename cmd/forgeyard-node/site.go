@@ -119,7 +119,7 @@ func members(p *cli.Page, all []*forgeyardv1.Member) {
 			name += " *"
 		}
 		platform := ""
-		if c := m.Capabilities; c != nil {
+		if c := m.Capabilities; c.GetOs() != "" { // else it has not said what it is
 			platform = c.Os + "/" + c.Arch
 		}
 		p.Row(name, m.Role, m.State, work(m), platform, cli.Labels(m.Labels), assigned(m.Assigned), cli.Since(now(), m.AsOf), m.RunnerId)
