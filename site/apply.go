@@ -596,6 +596,11 @@ func (c *change) drain(m *Member, b MemberSet) {
 		return // the drain has another one by now, or has ended
 	}
 	m.Draining = *b.Draining
+	m.Moving = m.Draining && (m.Moving || b.Move)
+	if b.Move && m.Draining {
+		c.note("member", "%s draining: what runs there moves as others have room, by %s", m.Name, c.by)
+		return
+	}
 	switch {
 	case over:
 		m.Deadline = 0

@@ -165,22 +165,29 @@ func TestWordsInTheLog(t *testing.T) {
 	golden.Fill(t, &word)
 	var from Resume
 	golden.Fill(t, &from)
+	move := MemberSet{Runner: "R", Draining: new(bool), Move: true}
 	kept := checkpoint.Commit{Seq: 1, For: []forgeyard.RunnerID{"a", "b"}, Same: true}
-	s, err := DecodeState(cborx.Marshal(image{Format: snapshotFormat, Log: FormatCheckpoints, Jobs: []Job{{ID: "J", Word: &word, Chosen: from.From, Checkpoints: []checkpoint.Commit{kept}}}}))
+	s, err := DecodeState(cborx.Marshal(image{Format: snapshotFormat, Log: FormatCheckpoints, Members: []Member{{Runner: "R", Draining: true, Moving: true}}, Jobs: []Job{{ID: "J", Word: &word, Chosen: from.From, Checkpoints: []checkpoint.Commit{kept}}}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := golden.Rows(t, "testdata/words.hex", []golden.Row{{Name: "Restored", Bytes: cborx.Marshal(said)}, {Name: "Resume", Bytes: cborx.Marshal(from)}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}})
+	rows := golden.Rows(t, "testdata/words.hex", []golden.Row{{Name: "Restored", Bytes: cborx.Marshal(said)}, {Name: "Resume", Bytes: cborx.Marshal(from)}, {Name: "MemberSet", Bytes: cborx.Marshal(move)}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}})
 	if b, err := decodeBody(kindResume, rows[1].Bytes); err != nil || !reflect.DeepEqual(b, from) || FormatOf(b) != FormatCheckpoints || FormatOf(Resume{Job: "J"}) != 1 {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 	}
 	if b, err := decodeBody(kindRestored, rows[0].Bytes); err != nil || !reflect.DeepEqual(b, said) || FormatOf(b) != FormatCheckpoints {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 	}
-	for _, row := range rows[2:] {
+	if b, err := decodeBody(kindMemberSet, rows[2].Bytes); err != nil || !reflect.DeepEqual(b, move) || FormatOf(b) != FormatCheckpoints {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+	for _, row := range rows[3:] {
 		back, err := DecodeState(row.Bytes)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if m, _ := back.Members.Get("R"); !m.Moving {
+			t.Errorf("%s: lost on the way: %+v", row.Name, m)
 		}
 		if j, _ := back.Jobs.Get("J"); !reflect.DeepEqual(j.Word, &word) || j.Chosen != from.From || len(j.Checkpoints) != 1 || !reflect.DeepEqual(j.Checkpoints[0], kept) {
 			t.Errorf("%s: lost on the way: %+v", row.Name, j)

@@ -188,8 +188,9 @@ type MemberSet struct {
 	// too: that time has come. By the wall clock of the runner itself, for whose drain a person
 	// has set it. Of log format 2.
 	Deadline forgeyard.Wall `cbor:"7,keyasint,omitempty"`
-	Approved bool           `cbor:"8,keyasint,omitempty"` // it waits no longer; of log format 2
-	Assign   *job.Assign    `cbor:"9,keyasint,omitempty"` // what the site says of it; of log format 2
+	Approved bool           `cbor:"8,keyasint,omitempty"`  // it waits no longer; of log format 2
+	Assign   *job.Assign    `cbor:"9,keyasint,omitempty"`  // what the site says of it; of log format 2
+	Move     bool           `cbor:"85,keyasint,omitempty"` // with Draining: what runs there moves away; of log format 2
 }
 
 // Submit puts a run with one job into the queue.

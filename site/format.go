@@ -101,7 +101,7 @@ func says(b Body) bool {
 	case TokenCreate:
 		return b.Approve
 	case MemberSet:
-		return b.Spare != nil || b.Deadline != 0 || b.Approved || b.Assign != nil
+		return b.Spare != nil || b.Deadline != 0 || b.Approved || b.Assign != nil || b.Move
 	case Submit:
 		return b.Via != "" || b.Group != "" || b.Order != 0 || later(b.Spec)
 	case Stop:

@@ -56,7 +56,7 @@ func TestLaterCommands(t *testing.T) {
 		add(k, p.Elem().Interface().(Body))
 	}
 	var m MemberSet
-	golden.Fill(t, &m, "MemberSet.Deadline", "MemberSet.Approved", "MemberSet.Assign")
+	golden.Fill(t, &m, "MemberSet.Deadline", "MemberSet.Approved", "MemberSet.Assign", "MemberSet.Move")
 	add(kindMemberSet, m)
 	for _, row := range golden.Rows(t, "testdata/commands-later.hex", today) {
 		c, err := Decode(row.Bytes)
@@ -76,7 +76,7 @@ var later = []string{
 	"Spec.OnFailure", "Result.Diagnostics",
 	"TokenCreate.Approve", "Token.Approve", "MemberSet.Approved", "Member.Waiting",
 	"Stop.Lease",
-	"MemberSet.Assign", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice",
+	"MemberSet.Assign", "MemberSet.Move", "Member.Assigned", "Member.Notice", "Member.Moving", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice",
 	"Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains",
 	"Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted",
 	"Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Commit.Origin", "Commit.For", "Commit.Same", "Resume.Compatibility", "Resume.Sensitivity", "Capabilities.Machine",
@@ -89,7 +89,7 @@ var later = []string{
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
 // TestClean, TestOverran, TestGPUsInTheLog, TestLogOfTheLost, TestDeviceDrift, TestStoppedLog, TestDiagnosticsInTheLog, TestApproval, TestAssignmentInTheLog, TestToolchainsInTheLog, TestSuspension, TestEffectsInTheLog, TestStopsInTheLog, TestMarksInTheLog and TestCheckpointCommands and TestEventTypesInTheLog hold them.
 var latest = []string{"Event.Type", "Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics",
-	"Token.Approve", "Member.Waiting", "Member.Assigned", "Member.Notice", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted",
+	"Token.Approve", "Member.Waiting", "Member.Assigned", "Member.Notice", "Member.Moving", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted",
 	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile",
 	"Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension", "Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark", "Job.Word", "Job.Chosen",
 	"Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Commit.Origin", "Commit.For", "Commit.Same", "Resume.Compatibility", "Resume.Sensitivity", "Capabilities.Machine"}
@@ -100,7 +100,7 @@ func TestPlaces(t *testing.T) {
 	var r Register
 	golden.Fill(t, &r, "Capabilities.GPUs", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
+	golden.Fill(t, &im.Members, "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Member.Moving", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
 	cmd := Command{ID: "01JD0000000000000000000001", At: 1_800_000_000_000, By: "operator", Body: r}.Encode()
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
@@ -121,7 +121,7 @@ func TestPlaces(t *testing.T) {
 // TestPastSessions holds the sessions of a member that were superseded.
 func TestPastSessions(t *testing.T) {
 	im := image{Format: snapshotFormat, Log: FormatPlaces}
-	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
+	golden.Fill(t, &im.Members, "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Member.Moving", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
 	s, err := DecodeState(cborx.Marshal(im))
 	if err != nil {
 		t.Fatal(err)
@@ -396,7 +396,7 @@ func TestLaterFields(t *testing.T) {
 	observe, given, im := UplinkObserve{}, Delegation{}, image{Format: snapshotFormat}
 	golden.Fill(t, &observe)
 	golden.Fill(t, &given, "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice")
-	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
+	golden.Fill(t, &im.Members, "Session.Formats", "Member.Spare", "Session.Place", "Session.Past", "Capabilities.GPUs", "Member.Waiting", "Member.Assigned", "Member.Notice", "Member.Moving", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Capabilities.Machine")
 	golden.Fill(t, &im.Uplink)
 	golden.Fill(t, &im.LeaseLog)
 	golden.Fill(t, &im.Ready)

@@ -109,6 +109,7 @@ type Member struct {
 	// nothing that was.
 	Assigned job.Assignment `cbor:"21,keyasint,omitzero"`
 	Notice   *Notice        `cbor:"58,keyasint,omitempty"` // it is being taken away; its next session has none
+	Moving   bool           `cbor:"85,keyasint,omitempty"` // with Draining: what runs there moves away, as the site has room for it
 }
 
 // MayLead reports whether the member may vote now, and so lead and hold the site's key.

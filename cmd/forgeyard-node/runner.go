@@ -22,7 +22,7 @@ func (a *app) runnerCommand() *cobra.Command {
 			Run: func(ctx context.Context, _ []string) error { return a.listMembers(ctx) },
 		}),
 		a.runnerShow(),
-		a.runnerSet("drain", "Give a runner no new work; what runs goes on"),
+		a.runnerDrain(),
 		a.runnerSet("resume", "Give a drained runner work again"),
 		a.runnerSet("disable", "Give a runner nothing until it is enabled, across its restarts"),
 		a.runnerSet("enable", "Give a disabled runner work again"),
@@ -241,6 +241,62 @@ func (a *app) runnerAttestOff() *cobra.Command {
 		},
 	})
 	c.Flags().StringVar(&req.Reason, "reason", "", "how you know; required")
+	return c
+}
+
+// runnerDrain drains one, several or all. All of them drain before the work of any moves: else it
+// would move to the next that is emptied.
+func (a *app) runnerDrain() *cobra.Command {
+	var all, move bool
+	c := a.Build(cli.Command{
+		Use: "drain [ID...]", Short: "Give runners no new work; what runs goes on", Args: cobra.ArbitraryArgs,
+		Long: "Give runners no new work; what runs there goes on. With --move work that takes checkpoints is asked back and goes on elsewhere, in the order of what it is worth to have saved for each second " +
+			"of writing, at most two jobs of a machine at a time, and only as much as the rest of the site has room for. What takes none runs on; `drain --deadline` on the machine bounds the wait.",
+		Example: "  forgeyard-node runner drain bench-2\n  forgeyard-node runner drain bench-2 bench-3 --move", Exits: []int{1, 2, 3, 4, 5, 6, 130},
+		Run: func(ctx context.Context, args []string) error {
+			if (len(args) == 0) != all {
+				return a.Usage("runner drain", "name runners, or say --all, one of the two")
+			}
+			c, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			if all {
+				l, err := unary(ctx, c.site.Members, &forgeyardv1.MembersRequest{})
+				if err != nil {
+					return err
+				}
+				for _, m := range l.Members {
+					args = append(args, m.RunnerId)
+				}
+			}
+			actions := []string{"drain"}
+			if move {
+				actions = append(actions, "move")
+			}
+			var out []*forgeyardv1.Member
+			for _, action := range actions {
+				out = nil
+				for _, id := range args {
+					r, err := unary(ctx, c.site.SetMember, &forgeyardv1.SetMemberRequest{Member: id, Action: action})
+					if err != nil {
+						return err
+					}
+					out = append(out, r.Member)
+				}
+			}
+			if len(out) == 1 {
+				return a.Print(out[0], func(p *cli.Page) { p.Line("%s: %s", out[0].Name, work(out[0])) })
+			}
+			return cli.PrintList(a.Shell, out, func(p *cli.Page) {
+				for _, m := range out {
+					p.Line("%s: %s", m.Name, work(m))
+				}
+			})
+		},
+	})
+	c.Flags().BoolVar(&all, "all", false, "all members")
+	c.Flags().BoolVar(&move, "move", false, "what runs there moves to others, as they have room")
 	return c
 }
 

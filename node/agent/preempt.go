@@ -49,7 +49,8 @@ func (s *stepper) inOrder(mine []site.Job) []site.Job {
 	byID := make(map[string]site.Job, len(mine))
 	all := make([]checkpoint.Work, 0, len(mine))
 	for _, j := range mine {
-		w := work(j, s.in.Wall)
+		w := j.AtStake(s.in.Wall)
+		w.Resumable = w.Resumable && !j.Spec.Resume.Checkpoint.NoneOnNotice
 		byID[w.ID], all = j, append(all, w)
 	}
 	out := make([]site.Job, 0, len(mine))
@@ -57,33 +58,4 @@ func (s *stepper) inOrder(mine []site.Job) []site.Job {
 		out = append(out, byID[w.ID])
 	}
 	return out
-}
-
-// work is what a job would lose, as the log knows it.
-func work(j site.Job, wall forgeyard.Wall) checkpoint.Work {
-	since := j.Lease.Granted
-	for _, c := range j.Checkpoints {
-		since = max(since, c.At)
-	}
-	return checkpoint.Work{
-		ID: string(j.ID), Resumable: j.TakesCheckpoints() && !j.Spec.Resume.Checkpoint.NoneOnNotice, MilliCPU: j.Spec.Resources.MilliCPU, Priority: j.Spec.Interruption.Priority,
-		Unsaved: max(0, wall.Time().Sub(since.Time())), Write: writes(j),
-	}
-}
-
-// copyRate is what a checkpoint is taken to be written and copied with, in bytes a second: the
-// order needs no better figure, and the same one for all.
-const copyRate = 64 << 20
-
-// writes is how long the next checkpoint of a job may take, as long as the last one, or by its
-// size.
-func writes(j site.Job) time.Duration {
-	n := len(j.Checkpoints)
-	switch {
-	case n == 0:
-		return 0
-	case j.Checkpoints[n-1].Took > 0:
-		return j.Checkpoints[n-1].Took
-	}
-	return time.Second + time.Duration(j.Checkpoints[n-1].Bytes/(copyRate/1000))*time.Millisecond
 }

@@ -241,6 +241,8 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 	switch r.Msg.Action {
 	case "drain":
 		b.Draining = &yes
+	case "move":
+		b.Draining, b.Move = &yes, true
 	case "resume":
 		b.Draining = &no
 	case "disable":

@@ -348,6 +348,7 @@ func Step(now forgeyard.Instant, in Input) ([]Effect, forgeyard.Instant) {
 	s.silences()
 	s.readiness()
 	s.place()
+	s.moves()
 	s.deviceLeases()
 	s.voters()
 	s.format()

@@ -2342,7 +2342,7 @@ func (*SetConfigResponse) Descriptor() ([]byte, []int) {
 type SetMemberRequest struct {
 	state         protoimpl.MessageState   `protogen:"open.v1"`
 	Member        string                   `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // runner id or name
-	Action        string                   `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | resume | disable | enable | approve | promote | demote | remove | attest-off | assign | preempt | unpreempt
+	Action        string                   `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // drain | move | resume | disable | enable | approve | promote | demote | remove | attest-off | assign | preempt | unpreempt
 	Reason        string                   `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // of attest-off
 	Assign        *SetMemberRequest_Assign `protobuf:"bytes,4,opt,name=assign,proto3" json:"assign,omitempty"` // of assign
 	Left          *durationpb.Duration     `protobuf:"bytes,5,opt,name=left,proto3" json:"left,omitempty"`     // of preempt: until the machine may be gone; absent: nobody says
