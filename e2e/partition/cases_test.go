@@ -155,7 +155,7 @@ func (w *world) openGate(t *testing.T) {
 
 // beatsOf counts what one epoch of a job has done outside.
 func (w *world) beatsOf(key string, epoch uint64) (n int) {
-	for _, b := range w.side.log() {
+	for _, b := range w.side.log(time.Time{}) {
 		if b.Key == key && b.Epoch == fmt.Sprint(epoch) {
 			n++
 		}
@@ -412,7 +412,7 @@ func TestE31QuorumLost(t *testing.T) {
 	must(t, w, w.site.AwaitOnline(t.Context(), later, w.site.Nodes...))
 	w.openGate(t)
 	w.job(t, n1, id, "done", status("done"))
-	for _, wrong := range holderStopsFirst(evidence{Beats: w.side.log()}) {
+	for _, wrong := range holderStopsFirst(evidence{Beats: w.side.log(time.Time{})}) {
 		t.Error(wrong)
 	}
 }

@@ -16,6 +16,7 @@ type checker struct {
 // simulator has too have the same names.
 var checkers = []checker{
 	{"linearizable", linear},
+	{"leases-linearizable", leasesOfJobs},
 	{"nothing-lost", nothingLost},
 	{"terminal-once", terminalOnce},
 	{"commits-once", commitsOnce},
@@ -273,6 +274,6 @@ func count(e evidence) string {
 	for _, t := range e.Touches {
 		touches += len(t)
 	}
-	return strings.TrimSpace(fmt.Sprintf("%d acts; %d calls (submit %d, cancel %d, lease %d, release %d; %d without an answer), %d looks; %d jobs in %d epochs, of which %d from a checkpoint, %d beats, %d touches; %d records upstream",
-		len(e.Shape.Acts), len(e.Ops), what["submit"], what["cancel"], what["lease"], what["release"], how[unknown], len(e.Seen), len(jobs), epochs, resumed, len(e.Beats), touches, e.Uplink.Records))
+	return strings.TrimSpace(fmt.Sprintf("%d acts; %d calls (submit %d, cancel %d, lease %d, release %d, revoke %d; %d without an answer), %d looks; %d jobs in %d epochs, of which %d from a checkpoint, %d beats, %d touches; %d records upstream",
+		len(e.Shape.Acts), len(e.Ops), what["submit"], what["cancel"], what["lease"], what["release"], what["revoke"], how[unknown], len(e.Seen), len(jobs), epochs, resumed, len(e.Beats), touches, e.Uplink.Records))
 }

@@ -38,11 +38,12 @@ type crowd struct {
 	jobs map[string]string // key → job, where one was acknowledged
 	over map[string]bool   // jobs that somebody saw ended
 	keys []string          // of all that were ever tried
+	took map[string]bool   // jobs whose lease somebody has tried to revoke
 	spec map[string][]byte
 }
 
 func newCrowd(w *world, rec *recorder, seed uint64) *crowd {
-	c := &crowd{w: w, rec: rec, seed: seed, jobs: map[string]string{}, over: map[string]bool{}, spec: map[string][]byte{}}
+	c := &crowd{w: w, rec: rec, seed: seed, jobs: map[string]string{}, over: map[string]bool{}, took: map[string]bool{}, spec: map[string][]byte{}}
 	if w.site.Central != nil {
 		c.central = w.site.Central.API
 	}
@@ -86,6 +87,8 @@ func (x *client) step(ctx context.Context) {
 		x.desk(ctx)
 	case n < 12 && x.central != nil:
 		x.delegate(ctx)
+	case n < 14:
+		x.leases(ctx)
 	default:
 		x.look(ctx)
 	}
@@ -195,6 +198,48 @@ func (x *client) cancel(ctx context.Context) {
 		}
 		return err
 	})
+}
+
+// leases looks who holds what as a node has it, which may be behind, and takes one lease
+// from its holder; of one job at most once, or it would never end.
+func (x *client) leases(ctx context.Context) {
+	n := x.node()
+	at := x.rec.now()
+	list, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r, err := n.API.Job.ListLeases(list, connect.NewRequest(&forgeyardv1.ListLeasesRequest{}))
+	if err != nil {
+		return // it does not run
+	}
+	back := x.rec.now()
+	var free []op
+	for _, l := range r.Msg.Leases {
+		o := op{Client: x.id, What: "granted", Node: n.Name, Job: l.JobId, Lease: l.LeaseId, Epoch: l.Epoch, Call: at, Return: back, Result: ok}
+		x.rec.op(o)
+		x.mu.Lock()
+		if !x.took[l.JobId] {
+			free = append(free, o)
+		}
+		x.mu.Unlock()
+	}
+	if len(free) == 0 || x.r.IntN(3) > 0 {
+		return
+	}
+	o := free[x.r.IntN(len(free))]
+	x.mu.Lock()
+	x.took[o.Job] = true
+	x.mu.Unlock()
+	o.What = "revoke"
+	for range 2 { // who hears nothing asks again, elsewhere
+		o.Node, o.Err = n.Name, ""
+		if x.call(ctx, o, func(ctx context.Context, o *op) error {
+			_, err := n.API.Job.RevokeLease(ctx, connect.NewRequest(&forgeyardv1.RevokeLeaseRequest{Lease: o.Lease, Reason: "a client wants it"}))
+			return err
+		}).Result != unknown {
+			return
+		}
+		n = x.node()
+	}
 }
 
 func (x *client) look(ctx context.Context) {

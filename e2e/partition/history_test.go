@@ -16,7 +16,7 @@ import (
 // of one clock, since the run began.
 type op struct {
 	Client int    `json:"client"`
-	What   string `json:"what"` // submit, cancel, lease, release, final
+	What   string `json:"what"` // submit, cancel, lease, release, granted, acts, revoke, final
 	Node   string `json:"node"`
 	Call   int64  `json:"call"`   // nanoseconds
 	Return int64  `json:"return"` // likewise
@@ -32,6 +32,7 @@ type op struct {
 	Status  string `json:"status,omitempty"`
 	Lease   string `json:"lease,omitempty"`
 	Token   uint64 `json:"token,omitempty"`
+	Epoch   uint64 `json:"epoch,omitempty"` // of a job's lease; of a final look: that of its end
 	Err     string `json:"err,omitempty"`
 }
 

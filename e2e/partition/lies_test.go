@@ -33,12 +33,21 @@ func honest() evidence {
 			{Client: 3, What: "lease", Node: "n1", Device: "desk", Key: "r2", TTL: 10 * time.Second, Call: 7 * s, Return: 8 * s, Result: unknown},
 			{Client: 3, What: "lease", Node: "n2", Device: "desk", Key: "r2", TTL: 10 * time.Second, Call: 9 * s, Return: 10 * s, Result: ok, Lease: "L2", Token: 9},
 			{Client: 2, What: "lease", Node: "n2", Device: "desk", Key: "r3", TTL: 10 * time.Second, Call: 30 * s, Return: 31 * s, Result: ok, Lease: "L3", Token: 12},
-			{Client: 4, What: "final", Key: "k1", Call: 40 * s, Return: 41 * s, Result: ok, Job: "A", Status: "done"},
-			{Client: 4, What: "final", Key: "k2", Call: 41 * s, Return: 42 * s, Result: ok, Job: "B", Status: "cancelled"},
+			{Client: 4, What: "final", Key: "k1", Call: 40 * s, Return: 41 * s, Result: ok, Job: "A", Status: "done", Epoch: 2},
+			{Client: 4, What: "final", Key: "k2", Call: 41 * s, Return: 42 * s, Result: ok, Job: "B", Status: "cancelled", Epoch: 1},
+			{Client: 0, What: "granted", Node: "n1", Job: "A", Lease: "A1", Epoch: 1, Call: 4 * s, Return: 5 * s, Result: ok},
+			{Client: 0, What: "revoke", Node: "n1", Job: "A", Lease: "A1", Epoch: 1, Call: 8 * s, Return: 13 * s, Result: unknown},
+			{Client: 0, What: "revoke", Node: "n3", Job: "A", Lease: "A1", Epoch: 1, Call: 14 * s, Return: 15 * s, Result: ok},
+			{Client: 2, What: "granted", Node: "n3", Job: "A", Lease: "A2", Epoch: 2, Call: 20 * s, Return: 21 * s, Result: ok},
+			{Client: 3, What: "granted", Node: "n1", Job: "A", Lease: "A1", Epoch: 1, Call: 24 * s, Return: 25 * s, Result: ok},
 		},
 		Seen: []seen{{At: 20 * s, Node: "n1", Job: "A", Status: "running", Epoch: 1}, {At: 25 * s, Node: "n2", Job: "A", Status: "done", Epoch: 2}},
 		Beats: []beat{
-			{protectedWork, "k1", "1", "0"}, {"free", "k9", "2", "0"}, {protectedWork, "k1", "1", "1"}, {"free", "k9", "1", "5"}, {protectedWork, "k1", "2", "0"},
+			{Class: protectedWork, Key: "k1", Epoch: "1", N: "0", After: 5 * s, By: 6 * s},
+			{Class: "free", Key: "k9", Epoch: "2", N: "0", After: 5 * s, By: 6 * s},
+			{Class: protectedWork, Key: "k1", Epoch: "1", N: "1", After: 16 * s, By: 17 * s},
+			{Class: "free", Key: "k9", Epoch: "1", N: "5", After: 16 * s, By: 17 * s},
+			{Class: protectedWork, Key: "k1", Epoch: "2", N: "0", After: 21 * s, By: 22 * s},
 		},
 		Touches: [][]touch{{{"dut", ""}, {"dut", "k1/1"}, {"dut", "k1/1"}, {"dut", ""}, {"dut", "k1/2"}, {"dut", ""}}},
 		Uplink: uplinkEnd{
@@ -77,6 +86,12 @@ var lies = []struct {
 	{"a live lease that cannot be given back", "linearizable", func(e *evidence) { e.Ops[8].Result = refuse }},
 	{"released what nobody had", "linearizable", func(e *evidence) { e.Ops[8].Lease = "LZ" }},
 
+	{"revoked twice", "leases-linearizable", func(e *evidence) { e.Ops[15].Result = ok }},
+	{"an epoch revoked after the next was granted", "leases-linearizable", func(e *evidence) { e.Ops[16].Call, e.Ops[16].Return = 30e9, 31e9 }},
+	{"protected work acts after the next epoch was granted", "leases-linearizable", func(e *evidence) { e.Beats[2].After, e.Beats[2].By = 23e9, 24e9 }},
+	{"the result of a revoked epoch", "leases-linearizable", func(e *evidence) { e.Ops[12].Epoch, e.Ops, e.Beats = 1, e.Ops[:17], e.Beats[:4] }},
+	{"ended before an epoch that was granted", "leases-linearizable", func(e *evidence) { e.Ops[12].Epoch = 1 }},
+
 	{"one node does not have it", "nothing-lost", func(e *evidence) {
 		e.Ended = slices.DeleteFunc(e.Ended, func(j ended) bool { return j.Node == "n2" && j.Job == "A" })
 	}},
@@ -90,7 +105,9 @@ var lies = []struct {
 	{"done, and another epoch after it", "commits-once", func(e *evidence) { e.Ended[0].Epochs = []uint64{1, 2, 3} }},
 	{"the output of another epoch", "commits-once", func(e *evidence) { e.Ended[0].Result = "k1 1" }},
 	{"an epoch that was current twice", "commits-once", func(e *evidence) { e.Ended[0].Epochs = []uint64{1, 2, 2} }},
-	{"two epochs act at once", "holder-stops-first", func(e *evidence) { e.Beats = append(e.Beats, beat{protectedWork, "k1", "1", "2"}) }},
+	{"two epochs act at once", "holder-stops-first", func(e *evidence) {
+		e.Beats = append(e.Beats, beat{Class: protectedWork, Key: "k1", Epoch: "1", N: "2", After: 5e9, By: 25e9})
+	}},
 	{"the holder before acts again", "device-single-holder", func(e *evidence) { e.Touches[0] = append(e.Touches[0], touch{"dut", "k1/1"}) }},
 	{"no reset between two holders", "device-single-holder", func(e *evidence) { e.Touches[0] = slices.Delete(e.Touches[0], 3, 4) }},
 	{"a holder acts after its reset", "device-single-holder", func(e *evidence) { e.Touches[0] = append(e.Touches[0], touch{"dut", "k1/2"}) }},
@@ -142,7 +159,8 @@ func TestCheckersCatchLies(t *testing.T) {
 func TestModelsAllowWhatIsNotKnown(t *testing.T) {
 	late, never := honest(), honest()
 	never.Ops = slices.Delete(never.Ops, 3, 6) // k2 was never heard of again
-	never.Ops[len(never.Ops)-1].Job, never.Ops[len(never.Ops)-1].Status = "", ""
+	last := slices.IndexFunc(never.Ops, func(o op) bool { return o.What == "final" && o.Key == "k2" })
+	never.Ops[last].Job, never.Ops[last].Status = "", ""
 	never.Ended = slices.DeleteFunc(never.Ended, func(j ended) bool { return j.Job == "B" })
 	late.Ops[3].Existed = false // it overtook the first try
 	for what, e := range map[string]evidence{"late": late, "never": never} {

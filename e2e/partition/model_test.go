@@ -97,11 +97,47 @@ func finalStep(s jobState, o op) []jobState {
 	return []jobState{{Job: o.Job, Phase: o.Status}}
 }
 
-func only(s jobState, legal bool) []jobState {
+func only[S any](s S, legal bool) []S {
 	if !legal {
 		return nil
 	}
-	return []jobState{s}
+	return []S{s}
+}
+
+// workState is what can be known of a job's lease: the newest epoch that was certainly
+// granted by now, and that it was taken from its holder.
+type workState struct {
+	Epoch   uint64
+	Revoked bool
+}
+
+// workStep is the model of a job's leases. Grants, expiries and completions are the site's
+// own doing, and nobody is told when; but an epoch that somebody saw was granted before, and
+// epochs only rise.
+func workStep(s workState, o op) []workState {
+	up := s
+	if o.Epoch > s.Epoch {
+		up = workState{Epoch: o.Epoch}
+	}
+	switch o.What {
+	case "granted": // a node's own copy, which may be behind
+		return []workState{up}
+	case "acts": // its holder does something that is protected: nobody else has it
+		return only(up, o.Epoch >= s.Epoch)
+	case "revoke":
+		taken := workState{Epoch: o.Epoch, Revoked: true}
+		legal := o.Epoch > s.Epoch || o.Epoch == s.Epoch && !s.Revoked
+		switch {
+		case o.Result == refuse || o.Result == unknown && !legal:
+			return []workState{s}
+		case o.Result == unknown:
+			return []workState{s, taken}
+		}
+		return only(taken, legal)
+	case "final": // what was done under an epoch is no result once the epoch was revoked
+		return only(up, o.Epoch >= s.Epoch && !(o.Status == "done" && o.Epoch == s.Epoch && s.Revoked))
+	}
+	return nil
 }
 
 // held is one device lease of a person.
@@ -226,7 +262,36 @@ func model[S comparable](step func(S, op) []S) porcupine.Model {
 }
 
 func describe(o op) string {
-	return fmt.Sprintf("%s %s%s at %s: %s %s%s %s existed=%v changed=%v token=%d", o.What, o.Key, o.Device, o.Node, o.Result, o.Job, o.Lease, o.Status, o.Existed, o.Changed, o.Token)
+	return fmt.Sprintf("%s %s%s at %s: %s %s%s %s existed=%v changed=%v token=%d epoch=%d", o.What, o.Key, o.Device, o.Node, o.Result, o.Job, o.Lease, o.Status, o.Existed, o.Changed, o.Token, o.Epoch)
+}
+
+// aboutWork tells the calls that concern leases of jobs.
+func aboutWork(o op) bool { return o.What == "granted" || o.What == "revoke" }
+
+// leasesOfJobs judges each job's leases: what clients saw of them and did to them, together
+// with what protected work did to the world outside.
+func leasesOfJobs(e evidence) (wrong []string) {
+	jobOf, jobs := map[string]string{}, map[string]bool{}
+	for _, o := range e.Ops {
+		if o.What == "submit" && o.Result == ok {
+			jobOf[o.Key] = o.Job
+		}
+		if aboutWork(o) {
+			jobs[o.Job] = true
+		}
+	}
+	ops := slices.Clone(e.Ops)
+	for _, b := range e.Beats {
+		if id := jobOf[b.Key]; b.Class == protectedWork && jobs[id] {
+			ops = append(ops, op{Client: clients + 1, What: "acts", Key: b.Key, Job: id, Epoch: uint64(epochOf(b.Epoch)), Call: b.After, Return: b.By, Result: ok})
+		}
+	}
+	for id := range jobs {
+		of := operations(ops, func(o op) bool { return o.Job == id && (aboutWork(o) || o.What == "acts" || o.What == "final") })
+		wrong = append(wrong, judge(model(workStep), "the leases of job "+id, of)...)
+	}
+	slices.Sort(wrong)
+	return wrong
 }
 
 // judgeBound is how long the search for an order of one key's calls may take.
@@ -254,7 +319,7 @@ func linear(e evidence) []string {
 	}
 	var wrong []string
 	for k := range keys {
-		ops := operations(e.Ops, func(o op) bool { return o.Key == k && o.Device == "" })
+		ops := operations(e.Ops, func(o op) bool { return o.Key == k && o.Device == "" && !aboutWork(o) })
 		wrong = append(wrong, judge(model(jobStep), "the calls for key "+k, ops)...)
 	}
 	for d := range devices {

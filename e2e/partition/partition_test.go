@@ -191,7 +191,7 @@ func (w *world) openUpstream(ctx context.Context) (string, error) {
 
 // collect asks all nodes and the daemon what they have.
 func (w *world) collect(ctx context.Context, rec *recorder, c *crowd) error {
-	rec.e.Beats = w.side.log()
+	rec.e.Beats = w.side.log(rec.began)
 	for _, b := range w.boards {
 		rec.e.Touches = append(rec.e.Touches, b.log())
 	}
@@ -250,7 +250,7 @@ func finals(rec *recorder, c *crowd) []op {
 	var out []op
 	for _, k := range c.keys {
 		at := rec.now()
-		out = append(out, op{Client: clients, What: "final", Key: k, Call: at, Return: at + 1, Result: ok, Job: byKey[k].Job, Status: byKey[k].Status})
+		out = append(out, op{Client: clients, What: "final", Key: k, Call: at, Return: at + 1, Result: ok, Job: byKey[k].Job, Status: byKey[k].Status, Epoch: byKey[k].Epoch})
 	}
 	return out
 }

@@ -365,12 +365,17 @@ type beat struct {
 	Key   string `json:"key"`
 	Epoch string `json:"epoch"`
 	N     string `json:"n"`
+	After int64  `json:"after"` // it was done between these two, as op has times
+	By    int64  `json:"by"`
+
+	after, by time.Time
 }
 
 // sideLog is what work does to the world outside: one pipe for all, whose order is the
 // true one.
 type sideLog struct {
-	pipe *os.File
+	pipe      *os.File
+	empty, by time.Time // of the reader: when the pipe was last seen empty, and last read
 
 	mu    sync.Mutex
 	beats []beat
@@ -387,25 +392,51 @@ func newSideLog(path string) (*sideLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sideLog{pipe: f}
+	s := &sideLog{pipe: f, empty: time.Now()}
 	go s.read()
 	return s, nil
 }
 
 func (s *sideLog) read() {
-	for in := bufio.NewScanner(s.pipe); in.Scan(); {
+	for in := bufio.NewScanner(s); in.Scan(); {
 		if f := strings.Fields(in.Text()); len(f) == 4 {
 			s.mu.Lock()
-			s.beats = append(s.beats, beat{Class: f[0], Key: f[1], Epoch: f[2], N: f[3]})
+			s.beats = append(s.beats, beat{Class: f[0], Key: f[1], Epoch: f[2], N: f[3], after: s.empty, by: s.by})
 			s.mu.Unlock()
 		}
 	}
 }
 
-func (s *sideLog) log() []beat {
+// Read is the scanner's: a line is written at once, so it was written after the pipe was
+// empty.
+func (s *sideLog) Read(p []byte) (n int, err error) {
+	now := time.Now()
+	c, err := s.pipe.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	err = c.Control(func(fd uintptr) {
+		if waiting, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil && waiting == 0 {
+			s.empty = now
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	n, err = s.pipe.Read(p)
+	s.by = time.Now()
+	return n, err
+}
+
+// log is what was done, by the times of a run that began then.
+func (s *sideLog) log(began time.Time) []beat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]beat(nil), s.beats...)
+	out := append([]beat(nil), s.beats...)
+	for i, b := range out {
+		out[i].After, out[i].By = int64(b.after.Sub(began)), int64(b.by.Sub(began))
+	}
+	return out
 }
 
 func (s *sideLog) close() { _ = s.pipe.Close() } // nobody writes any more
