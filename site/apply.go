@@ -202,6 +202,8 @@ func (c *change) runRest(b Body) (any, error) {
 		return nil, c.runResume(b)
 	case Restored:
 		return nil, c.restored(b)
+	case CheckpointsAged:
+		return nil, c.checkpointsAged(b)
 	case CheckpointRevoke:
 		return c.checkpointRevoke(b)
 	case CheckpointLetGo:

@@ -211,7 +211,7 @@ func (c *change) letGoSurplus(j *Job) {
 	if !ok {
 		return
 	}
-	for _, s := range r.Surplus(j.Checkpoints, checkpoint.Owner{Status: j.Status, Needs: j.ResumeFrom}, c.at) {
+	for _, s := range r.Surplus(j.Checkpoints, j.owner(), c.at) {
 		next, err := checkpoint.LetGo(j.Checkpoints, s.Commit.Manifest, "", s.Why)
 		if err == nil {
 			j.Checkpoints = next

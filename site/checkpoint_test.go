@@ -171,7 +171,7 @@ func TestWordsInTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := golden.Rows(t, "testdata/words.hex", []golden.Row{{Name: "Restored", Bytes: cborx.Marshal(said)}, {Name: "Resume", Bytes: cborx.Marshal(from)}, {Name: "MemberSet", Bytes: cborx.Marshal(move)}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}})
+	rows := golden.Rows(t, "testdata/words.hex", []golden.Row{{Name: "Restored", Bytes: cborx.Marshal(said)}, {Name: "Resume", Bytes: cborx.Marshal(from)}, {Name: "MemberSet", Bytes: cborx.Marshal(move)}, {Name: "CheckpointsAged", Bytes: cborx.Marshal(CheckpointsAged{Job: "J"})}, {Name: "snapshot", Bytes: s.Encode()}, {Name: "packed", Bytes: s.Snapshot()}})
 	if b, err := decodeBody(kindResume, rows[1].Bytes); err != nil || !reflect.DeepEqual(b, from) || FormatOf(b) != FormatCheckpoints || FormatOf(Resume{Job: "J"}) != 1 {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 	}
@@ -181,7 +181,10 @@ func TestWordsInTheLog(t *testing.T) {
 	if b, err := decodeBody(kindMemberSet, rows[2].Bytes); err != nil || !reflect.DeepEqual(b, move) || FormatOf(b) != FormatCheckpoints {
 		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
 	}
-	for _, row := range rows[3:] {
+	if b, err := decodeBody(kindCheckpointsAged, rows[3].Bytes); err != nil || b != (CheckpointsAged{Job: "J"}) || FormatOf(b) != FormatCheckpoints {
+		t.Errorf("%+v, of log format %d: %v", b, FormatOf(b), err)
+	}
+	for _, row := range rows[4:] {
 		back, err := DecodeState(row.Bytes)
 		if err != nil {
 			t.Fatal(err)

@@ -89,6 +89,7 @@ const kindMark Kind = 55
 // Kinds of what is said and wished of a checkpoint that is gone on from.
 const (
 	kindRestored Kind = iota + 70
+	kindCheckpointsAged
 )
 
 // Kinds of what is done outside, and of committed steps.
@@ -723,7 +724,7 @@ var decoders = map[Kind]func([]byte) (Body, error){
 	kindEffectIntent: into[EffectIntent], kindEffectOutcome: into[EffectOutcome], kindEffectResolve: into[EffectResolve], kindStepCommit: into[StepCommit],
 	kindMark: into[Mark], kindStopping: into[Stopping], kindPreempt: into[Preempt], kindRunSuspend: into[RunSuspend], kindRunResume: into[RunResume],
 	kindCheckpointRevoke: into[CheckpointRevoke], kindCheckpointLetGo: into[CheckpointLetGo], kindCheckpointOpen: into[CheckpointOpen],
-	kindRestored: into[Restored],
+	kindRestored: into[Restored], kindCheckpointsAged: into[CheckpointsAged],
 }
 
 func decodeBody(k Kind, raw []byte) (Body, error) {

@@ -391,6 +391,7 @@ func (s *stepper) survey() {
 		stops = s.authority(j, stops)
 		stops = s.pastEnd(j, stops)
 		s.disabled(j)
+		s.aged(j)
 		s.take(j)
 		if j.Lease.Live() {
 			s.holds[j.Lease.Authority.Runner] = true

@@ -71,3 +71,11 @@ func (s *stepper) reserve(j site.Job) bool {
 	s.taken[best.Runner] = u
 	return true
 }
+
+// aged lets go what a job keeps longer than it asks for, though it commits nothing that would say
+// so. Only those are looked at that ask for it.
+func (s *stepper) aged(j *site.Job) {
+	if j.Spec.Resume.Checkpoint.MaxAge > 0 && s.in.Wall != 0 && len(j.Surplus(s.in.Wall)) > 0 {
+		s.propose("aged/"+string(j.ID), site.CheckpointsAged{Job: j.ID})
+	}
+}

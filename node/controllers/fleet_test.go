@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -109,5 +110,53 @@ func TestFleetMovesNothingElse(t *testing.T) {
 		if got := r.asked(); got != nil {
 			t.Errorf("%s: %v are asked for", name, got)
 		}
+	}
+}
+
+// CK-194 286 387: max_age holds for a job that runs and commits nothing: what is older goes, all but
+// the newest, by the leader's look.
+func TestCheckpointsOfALiveJobAge(t *testing.T) {
+	r := rigReading(t, site.Formats)
+	r.apply(site.FormatRaise{To: 2, Voters: r.r[:1]})
+	r.hello()
+	id := r.submit(func(s *job.Spec) {
+		s.Resume.Mode, s.Resume.Checkpoint.MaxAge = job.ResumeApplication, time.Hour
+	})
+	a := r.held(id)
+	for seq := 1; seq <= 2; seq++ {
+		n := byte(seq)
+		r.apply(site.Checkpoint{Authority: a, Commit: checkpoint.Commit{Seq: seq, Manifest: [32]byte{n}, Payload: [32]byte{n}, Marker: [32]byte{n}, Attempt: a.Attempt, Epoch: 1, Consistency: checkpoint.Application, Replicas: r.r[:]}})
+	}
+	aged := func() (n int) {
+		r.in.State, r.in.Wall = r.s, forgeyard.WallOf(r.at)
+		effects, _ := Step(r.now, r.in)
+		for _, e := range effects {
+			if p, ok := e.(Propose); ok {
+				if _, ok := p.Body.(site.CheckpointsAged); ok {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	r.at = r.at.Add(59 * time.Minute)
+	if n := aged(); n != 0 {
+		t.Fatalf("%d wishes before the hour is over", n)
+	}
+	r.apply(site.CheckpointsAged{Job: id}) // of a leader whose clock is ahead
+	if j, _ := r.s.Jobs.Get(id); j.Checkpoints[0].Dropped {
+		t.Fatal("it went early")
+	}
+	r.at = r.at.Add(2 * time.Minute)
+	if n := aged(); n != 1 {
+		t.Fatalf("%d wishes after it", n)
+	}
+	r.apply(site.CheckpointsAged{Job: id})
+	j, _ := r.s.Jobs.Get(id)
+	if !j.Checkpoints[0].Dropped || j.Checkpoints[1].Dropped {
+		t.Fatalf("%+v", j.Checkpoints)
+	}
+	if n := aged(); n != 0 {
+		t.Fatalf("%d wishes when it is done", n)
 	}
 }
