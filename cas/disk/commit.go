@@ -27,6 +27,7 @@ type file struct {
 	skip   bool   // another commit was first
 	here   bool   // as the commit begins the blob is here
 	absent bool   // as the commit begins the index has no row of it
+	buried bool   // with absent: the index tells why it went
 }
 
 // proof is a manifest whose blocks and whole were both hashed.
@@ -152,10 +153,32 @@ func (s *Store) lookUp(batch []*job) error {
 			}
 		}
 	}
-	return s.records(ds, func(i int, r record, ok bool) {
+	err := s.records(ds, func(i int, r record, ok bool) {
 		fs[i].absent = !ok
 		fs[i].here = ok && s.has(ds[i], r)
 	})
+	if err != nil {
+		return err
+	}
+	return s.lookUpGone(fs)
+}
+
+// lookUpGone finds out which of the absent files have a tombstone. It comes after the look at
+// their rows, for who takes a row away leaves one. To drop one of each file unseen would be a
+// row more for each object, and compactions for nothing.
+func (s *Store) lookUpGone(fs []*file) error {
+	some := false
+	if err := s.rows(tGone, nil, nil, func(_, _ []byte) bool { some = true; return false }); err != nil || !some {
+		return err
+	}
+	var at []*file
+	var keys [][]byte
+	for _, f := range fs {
+		if f.absent {
+			at, keys = append(at, f), append(keys, rowKey(tGone, f.digest[:]))
+		}
+	}
+	return s.idx.Look(keys, func(i int, v []byte) { at[i].buried = v != nil })
 }
 
 // place renames the job's files. seen has the digests that this batch brought.
@@ -302,7 +325,9 @@ func (s *Store) index(u *update, j *job) error {
 			if f.inline != nil {
 				u.put(tInline, f.inline, f.digest[:])
 			}
-			u.drop(tGone, f.digest[:])
+			if !f.absent || f.buried {
+				u.drop(tGone, f.digest[:])
+			}
 			u.bytes, u.objects = u.bytes+f.size, u.objects+1
 			if i == 0 {
 				u.bytes -= j.counted

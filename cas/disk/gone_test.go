@@ -8,6 +8,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/cas/castest"
 )
 
 // The list of what is lost holds the index while it is read, and whoever exchanges the index
@@ -54,4 +55,38 @@ func TestLostWaitsForNobody(t *testing.T) {
 		t.Error(err)
 	}
 	_ = s.Close() // its index is closed already; after a failure above it would not end
+}
+
+// What comes again is gone no more: of what is put, alone or among many, the tombstones go, and
+// those of others stay.
+func TestPutEndsTombstones(t *testing.T) {
+	s, err := Open(Config{Dir: t.TempDir(), NoSync: true, Reserve: -1, ReserveInodes: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	all := [][]byte{[]byte("small"), []byte("among many"), make([]byte, 100_000), []byte("stays away")}
+	err = s.update(func(u *update) error {
+		for _, b := range all {
+			u.bury(cas.Sum(b), s.tombstone(record{Size: int64(len(b))}, goneDamaged))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	castest.Put(t, s, all[0])
+	castest.Put(t, s, all[2])
+	castest.Put(t, s, []byte("never was here"))
+	many := []cas.Small{{Bytes: all[1]}, {Bytes: []byte("nor was this")}}
+	s.PutMany(t.Context(), many, cas.PutOptions{})
+	if many[0].Err != nil || many[1].Err != nil {
+		t.Fatal(many[0].Err, many[1].Err)
+	}
+	for i, b := range all {
+		d := cas.Sum(b)
+		if _, gone := s.row(tGone, d[:]); gone != (i == 3) {
+			t.Errorf("object %d has a tombstone: %v", i, gone)
+		}
+	}
 }
