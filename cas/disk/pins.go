@@ -57,11 +57,11 @@ func (s *Store) loadPins() error {
 	}
 	for _, e := range es {
 		path := filepath.Join(dir, e.Name())
+		var p cas.Pin
 		b, err := readBounded(path, maxPinBytes)
-		if err != nil {
-			return s.fail(op, err)
+		if err == nil {
+			p, err = decodePin(b)
 		}
-		p, err := decodePin(b)
 		if err != nil {
 			s.log.Error("cas: a pin is unreadable; nothing is collected until it is removed", "file", path, "err", err)
 			s.badPins = append(s.badPins, path)
