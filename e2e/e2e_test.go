@@ -160,12 +160,14 @@ func withModule(e *testscript.Env) error {
 	if err != nil {
 		return err
 	}
-	out, err := exec.Command("go", "env", "GOMODCACHE").Output()
-	if err != nil {
-		return fmt.Errorf("go env: %w", err)
-	}
 	e.Setenv("REPO", repo)
-	e.Setenv("GOMODCACHE", strings.TrimSpace(string(out)))
+	for _, v := range []string{"GOMODCACHE", "GOCACHE"} {
+		out, err := exec.Command("go", "env", v).Output()
+		if err != nil {
+			return fmt.Errorf("go env: %w", err)
+		}
+		e.Setenv(v, strings.TrimSpace(string(out)))
+	}
 	return nil
 }
 

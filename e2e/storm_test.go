@@ -174,11 +174,14 @@ func (s *stormy) submit(jobs int) []string {
 	g.SetLimit(8)
 	for i := range ids {
 		g.Go(func() error {
-			r, err := s.site.Nodes[0].API.Job.Submit(s.t.Context(), connect.NewRequest(&forgeyardv1.SubmitRequest{Kind: string(job.Build), Spec: spec.Canonical(), Title: "saving"}))
-			if err == nil {
-				ids[i] = r.Msg.JobIds[0]
-			}
-			return err
+			q := &forgeyardv1.SubmitRequest{Kind: string(job.Build), Spec: spec.Canonical(), Title: "saving", IdempotencyKey: fmt.Sprint("saving ", i)}
+			return s.site.Await(s.t.Context(), "a submission", settles, func(ctx context.Context) (bool, error) { // asked again where the outcome is not known
+				r, err := s.site.Nodes[0].API.Job.Submit(ctx, connect.NewRequest(q))
+				if err == nil {
+					ids[i] = r.Msg.JobIds[0]
+				}
+				return err == nil, err
+			})
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -191,7 +194,7 @@ func (s *stormy) submit(jobs int) []string {
 func (s *stormy) all(what string, ids []string, look func(*forgeyardv1.Job) error) {
 	s.t.Helper()
 	for _, id := range ids {
-		err := s.site.Await(s.t.Context(), id+" "+what, 2*settles, func(ctx context.Context) (bool, error) {
+		err := s.site.Await(s.t.Context(), id+" "+what, 3*settles, func(ctx context.Context) (bool, error) {
 			j, err := s.site.Nodes[0].Job(ctx, id)
 			if err == nil {
 				err = look(j)

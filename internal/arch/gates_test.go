@@ -82,7 +82,7 @@ func checkGates(page string, files map[string][]string) (found []string) {
 			if !anyHas(files[m[1]], "\nfunc "+m[2]+"(t *testing.T) {") {
 				found = append(found, fmt.Sprintf("%s: %s has no %s", row, m[1], m[2]))
 			}
-			if row >= "CK-366" && !anyHas(files[m[1]], `"`+third+`"`) {
+			if row >= "CK-366" && !strings.HasPrefix(third, "none: ") && !anyHas(files[m[1]], `"`+third+`"`) {
 				found = append(found, fmt.Sprintf("%s: no file of %s has the fault %q", row, m[1], third))
 			}
 		}
