@@ -104,6 +104,7 @@ func (c *checkpointer) takeSealed(ctx context.Context, f runner.Folders, seq int
 			return runner.Captured{}, err
 		}
 		c.last = max(c.last, seq)
+		c.x.tookCheckpoint(resultRejected, 0, began)
 		return runner.Captured{Verdict: runner.VerdictRejected, Seq: seq, Reason: finding.String()}, c.settle(f, seq, finding.Status(), finding.String())
 	}
 	got, err := c.commit(ctx, ing, began, false)
@@ -162,6 +163,7 @@ func (c *checkpointer) Exit(ctx context.Context, f runner.Folders, yield bool) (
 	ing, err := capture.IngestExit(ctx, c.x.n.store, f.Build, e)
 	if err != nil {
 		if finding, final := checkpoint.FindingOf(err); final {
+			c.x.tookCheckpoint(resultRejected, 0, began)
 			return runner.Captured{Verdict: runner.VerdictRejected, Reason: finding.String()}, nil
 		}
 		return runner.Captured{}, err
@@ -174,9 +176,27 @@ func worthOf(p job.Priority) int {
 	return map[job.Priority]int{job.PriorityCritical: 2, job.PriorityHigh: 1, job.PriorityLow: -1}[p]
 }
 
-// commit replicates and proposes. The instant of the send is taken first: the next
-// epoch's holder counts from it.
+// commit commits what was taken, and notes how that went.
 func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began forgeyard.Instant, goOn bool) (runner.Captured, error) {
+	got, err := c.replicateAndPropose(ctx, ing, began, goOn)
+	switch {
+	case err != nil:
+		c.x.tookCheckpoint(resultFailed, 0, began)
+	case got.Verdict == runner.VerdictRejected, got.Verdict == runner.VerdictStale && got.Reason != notHere:
+		c.x.tookCheckpoint(string(got.Verdict), 0, began)
+	default:
+		c.x.tookCheckpoint(resultCommitted, ing.Manifest.Bytes, began)
+	}
+	return got, err
+}
+
+// notHere says of a checkpoint that was committed why its epoch has no next one in place: the
+// log took the job back, as it is cancelled, stopped or drained.
+const notHere = "the job is not to go on here"
+
+// replicateAndPropose replicates and proposes. The instant of the send is taken first: the next
+// epoch's holder counts from it.
+func (c *checkpointer) replicateAndPropose(ctx context.Context, ing capture.Ingested, began forgeyard.Instant, goOn bool) (runner.Captured, error) {
 	x := c.x
 	got := runner.Captured{Seq: ing.Manifest.Seq, ID: ing.ID}
 	leave, err := x.n.uploads.enter(ctx, worthOf(x.job.Spec.Interruption.Priority))
@@ -237,8 +257,7 @@ func (c *checkpointer) commit(ctx context.Context, ing capture.Ingested, began f
 		x.next = &grantedNext{authority: *done.Next, sent: sent}
 		x.mu.Unlock()
 	} else if goOn {
-		got.Verdict = runner.VerdictStale // the log took the job back: cancelled, stopped, drained
-		got.Reason = "the job is not to go on here"
+		got.Verdict, got.Reason = runner.VerdictStale, notHere
 	}
 	return got, x.n.store.Unpin(ctx, ing.Owner) // the job's own pin keeps it now
 }

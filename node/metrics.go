@@ -24,6 +24,7 @@ const pressureHelp = "1 while this node takes no work for want of it."
 type metrics struct {
 	registry *prometheus.Registry
 	attempts *attemptMetrics
+	stops    *interruptMetrics
 
 	active, casBytes, spoolBytes, uplinkUsed, outbox           prometheus.Gauge
 	allowance, left, ready, silent                             prometheus.Gauge
@@ -63,6 +64,7 @@ func newMetrics(n *Node) *metrics {
 	m := &metrics{
 		registry:        r,
 		attempts:        newAttemptMetrics(r),
+		stops:           newInterruptMetrics(r),
 		active:          gauge("agent_active_jobs", "Executions under way on this node."),
 		casBytes:        gauge("cas_bytes", "Bytes in this node's content store."),
 		spoolBytes:      gauge("agent_log_spool_bytes", "Bytes of logs on this node's disk."),
@@ -204,6 +206,9 @@ func (m *metrics) applied(a replica.Applied) {
 	m.uplinkUsed.Set(a.State.Uplink.Used.Seconds())
 	m.outbox.Set(float64(a.State.Outbox.Len()))
 	m.authority(a.State)
+	if a.Live {
+		m.stops.applied(a)
+	}
 	if !a.Live || a.State.EndedSeq == a.Before.EndedSeq {
 		return
 	}

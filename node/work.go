@@ -39,6 +39,8 @@ type execution struct {
 	log     []job.LogChunk          // parts of its log that are in the store, and in the site's log not yet
 	kept    []job.LogChunk          // all that are in the store
 	next    *grantedNext
+	asked   map[string]forgeyard.Instant // spans that began when something was asked for
+	noted   []runner.Span                // parts of its trace that the runner does not know
 }
 
 // grantedNext is the epoch that a checkpoint commit granted in place.
@@ -93,7 +95,9 @@ func (x *execution) run(ctx context.Context) {
 	if result.Category == job.SandboxSetup {
 		x.n.work.Go(func() { x.n.refresh(ctx) }) // before the next job meets the same
 	}
+	parts := x.notedParts(ended.Spans, x.n.clock.Now())
 	x.n.metrics.attempts.ended(ended.Spans)
+	x.n.metrics.stops.ended(ended.Spans)
 	x.n.metrics.leftOut.Add(float64(ended.LeftOut))
 	answered := x.vacateLate(ctx)
 	told := x.n.clock.Now()
@@ -106,7 +110,7 @@ func (x *execution) run(ctx context.Context) {
 	over := x.n.clock.Now()
 	x.n.metrics.attempts.cleanup.Observe(over.Sub(began).Seconds())
 	x.unpin(ctx, ended)
-	x.trace(result, ended, runner.Span{Name: "complete", Began: told, Ended: began}, runner.Span{Name: "cleanup", Began: began, Ended: over})
+	x.trace(result, ended, append(parts, runner.Span{Name: "complete", Began: told, Ended: began}, runner.Span{Name: "cleanup", Began: began, Ended: over})...)
 }
 
 // unpin lets go of what the attempt needed and made: the job's own pins keep its result and
@@ -281,6 +285,7 @@ func (x *execution) cancel(c agent.Cancel) {
 		e.Kind = kind
 	}
 	x.n.metrics.cancels.WithLabelValues(string(cmp.Or(c.Reason, job.CancelUser))).Inc()
+	x.wasAsked(spanCancel)
 	x.ask(func(a *runner.Attempt) { a.End(e) })
 }
 
@@ -303,6 +308,9 @@ func (x *execution) stop(e agent.Stop) {
 		x.mu.Lock()
 		x.stopped, x.wish = kind, wish
 		x.mu.Unlock()
+	}
+	if name, ok := map[checkpoint.StopKind]string{checkpoint.StopPreempt: spanPreempt, checkpoint.StopSuspend: spanSuspend}[say]; ok {
+		x.wasAsked(name)
 	}
 	if say == checkpoint.StopPreempt {
 		x.ask(func(a *runner.Attempt) { a.Preempt(why, e.Until) })

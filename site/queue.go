@@ -77,3 +77,25 @@ func (q Queue[V]) All() iter.Seq[V] {
 		}
 	}
 }
+
+// Newest yields the values, newest first.
+func (q Queue[V]) Newest() iter.Seq[V] {
+	return func(yield func(V) bool) {
+		for i := len(q.new) - 1; i >= 0; i-- {
+			if !yield(q.new[i]) {
+				return
+			}
+		}
+		for k := len(q.spans) - 1; k >= 0; k-- {
+			from := 0
+			if k == 0 {
+				from = q.gone
+			}
+			for i := span - 1; i >= from; i-- {
+				if !yield(q.spans[k][i]) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -292,22 +292,38 @@ func (a *Attempt) resume(ctx context.Context) error {
 // restore brings the checkpoint here, verified, read-only, and for an exit-driven
 // one also copies its files to where they were (HTCondor's way).
 func (a *Attempt) restore(ctx context.Context) error {
-	cfg, soon := a.run.cfg, ctx
-	if cfg.Urgent != nil {
-		soon = cfg.Urgent(ctx)
+	soon := ctx
+	if u := a.run.cfg.Urgent; u != nil {
+		soon = u(ctx)
 	}
+	var m checkpoint.Manifest
+	if err := a.part(SpanValidate, func() (err error) { m, err = a.fitting(ctx, soon); return err }); err != nil {
+		return err
+	}
+	return a.part(SpanRestore, func() error { return a.fetchState(ctx, soon, m) })
+}
+
+// fitting brings the manifest here, and says why this execution may not go on from it.
+func (a *Attempt) fitting(ctx, soon context.Context) (checkpoint.Manifest, error) {
+	cfg := a.run.cfg
 	if !cfg.Store.Has(ctx, a.task.Restore.ID) {
 		if err := cfg.Fetch(soon, cas.Ref{Digest: a.task.Restore.ID}); err != nil {
-			return fmt.Errorf("checkpoint %s: %w", a.task.Restore.ID.Short(), err)
+			return checkpoint.Manifest{}, fmt.Errorf("checkpoint %s: %w", a.task.Restore.ID.Short(), err)
 		}
 	}
 	m, err := capture.LoadManifest(ctx, cfg.Store, a.task.Restore.ID)
 	if err != nil {
-		return err
+		return m, err
 	}
 	if f := checkpoint.Usable(m, a.target()); !f.OK() {
-		return f.Err("restore")
+		return m, f.Err("restore")
 	}
+	return m, nil
+}
+
+// fetchState brings the payload here and unpacks it.
+func (a *Attempt) fetchState(ctx, soon context.Context, m checkpoint.Manifest) error {
+	cfg := a.run.cfg
 	pin := a.needs()
 	pin.Trees, pin.Roots = append(pin.Trees, m.Payload), append(pin.Roots, m.Marker)
 	if err := cfg.Store.Pin(ctx, pin); err != nil {
