@@ -255,7 +255,11 @@ func (a *app) checkpointDoctor() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = cli.PrintList(a.Shell, r.Faults, func(p *cli.Page) {
+			err = a.Print(r, func(p *cli.Page) {
+				p.Line("checkpoints are %s", r.Health)
+				for _, why := range r.HealthReasons {
+					p.Line("  %s", why)
+				}
 				if len(r.Faults) == 0 {
 					p.Line("nothing is wrong with the checkpoints")
 				}

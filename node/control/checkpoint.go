@@ -251,6 +251,8 @@ func (s checkpointService) Doctor(ctx context.Context, _ *connect.Request[forgey
 	}
 	faults = append(faults, s.chains(ctx, st)...)
 	out := &forgeyardv1.CheckpointDoctorResponse{}
+	health, why := s.health(ctx, st, faults)
+	out.Health, out.HealthReasons = string(health), why
 	for _, f := range faults {
 		v := &forgeyardv1.CheckpointFault{What: f.What, JobId: string(f.Job), Detail: f.Detail, Fix: f.Fix}
 		if !f.Checkpoint.IsZero() {
