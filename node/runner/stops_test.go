@@ -145,3 +145,43 @@ func (b *bench) awaitStop() {
 }
 
 func (b *bench) clock() clock.Clock { return b.r.cfg.Clock }
+
+// CK-113 CK-116 to CK-123: whatever ends work, the program can read why when the signal comes: a run
+// time that is over by itself, and each reason that a person or a rule gives. What is over in
+// time fails as timed out; what is cancelled is cancelled.
+func TestReasonComesBeforeTheSignal(t *testing.T) {
+	script := `trap 'grep -o "\"kind\":\"[a-z]*\",\"reason\":\"[^\"]*\"" $FORGEYARD_CTL_DIR/request.json; exit 9' TERM; echo up; while :; do sleep 0.05; done`
+	for name, c := range map[string]struct {
+		end     *Ending
+		want    string
+		outcome job.Outcome
+		why     job.FailureCategory
+	}{
+		"run time":   {nil, `"kind":"timeout","reason":"the run time of 2s is over"`, job.OutcomeFailed, job.TimedOut},
+		"timeout":    {&Ending{Kind: checkpoint.StopTimeout, Reason: "cancelled by site: timeout"}, `"kind":"timeout","reason":"cancelled by site: timeout"`, job.OutcomeCancelled, ""},
+		"budget":     {&Ending{Kind: checkpoint.StopCancel, Reason: "cancelled by site: budget"}, `"kind":"cancel","reason":"cancelled by site: budget"`, job.OutcomeCancelled, ""},
+		"incident":   {&Ending{Kind: checkpoint.StopCancel, Reason: "cancelled by site: incident"}, `"kind":"cancel","reason":"cancelled by site: incident"`, job.OutcomeCancelled, ""},
+		"shutdown":   {&Ending{Kind: checkpoint.StopCancel, Reason: "cancelled by site: shutdown"}, `"kind":"cancel","reason":"cancelled by site: shutdown"`, job.OutcomeCancelled, ""},
+		"policy":     {&Ending{Kind: checkpoint.StopCancel, Reason: "cancelled by site: policy"}, `"kind":"cancel","reason":"cancelled by site: policy"`, job.OutcomeCancelled, ""},
+		"superseded": {&Ending{Kind: checkpoint.StopSuperseded, Reason: "a newer run"}, `"kind":"superseded","reason":"a newer run"`, job.OutcomeCancelled, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s := resumable([]string{"n"}, script)
+			if c.end == nil {
+				s.Timeouts.Run = 2 * time.Second
+			}
+			tk := task(s)
+			tk.Checkpoints = b.book(tk)
+			a := b.start(tk)
+			b.await(a, "up")
+			if c.end != nil {
+				a.End(*c.end)
+			}
+			res, _ := b.wait(a)
+			if res.Outcome != c.outcome || res.Category != c.why || !strings.Contains(b.stdout(a), c.want) {
+				t.Errorf("%+v: %s", res, b.stdout(a))
+			}
+		})
+	}
+}
