@@ -7,6 +7,7 @@ package preempt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,7 +51,7 @@ func (f File) Name() string { return "file " + string(f) }
 
 // Look implements Source.
 func (f File) Look(context.Context) (*Notice, error) {
-	r, err := os.Open(string(f))
+	r, err := os.OpenFile(string(f), os.O_RDONLY|noWait, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -58,6 +59,10 @@ func (f File) Look(context.Context) (*Notice, error) {
 		return nil, err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
+	if st, err := r.Stat(); err != nil || !st.Mode().IsRegular() {
+		// A pipe that nobody writes to would be waited for without end.
+		return nil, errors.Join(err, forgeyard.Errorf("preemption", forgeyard.Invalid, "%s is no regular file", string(f)))
+	}
 	return read(f.Name(), r)
 }
 
@@ -74,14 +79,18 @@ func (c Command) Look(ctx context.Context) (*Notice, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c[0], c[1:]...)
 	cmd.WaitDelay = time.Second
-	var out bytes.Buffer
-	cmd.Stdout = &limited{&out}
+	ownGroup(cmd) // a shell's children would stay behind it
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &limited{&out}, &limited{&said}
 	err := cmd.Run()
 	var x *exec.ExitError
 	switch {
 	case errors.As(err, &x) && x.ExitCode() == 1:
 		return nil, nil
 	case err != nil:
+		if first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n"); first != "" {
+			err = fmt.Errorf("%w: %s", err, forgeyard.Clip(first, 200))
+		}
 		return nil, err
 	}
 	return read(c.Name(), &out)
@@ -184,7 +193,7 @@ func Parse(b []byte) (at time.Time, notice bool, err error) {
 	if s.Events != nil {
 		return scheduled(s.Events)
 	}
-	text := s.Time + s.Deadline
+	text := cmp.Or(s.Time, s.Deadline)
 	if text == "" {
 		if s.Action == "" {
 			return time.Time{}, false, forgeyard.Errorf("preemption", forgeyard.Invalid, "%q has no action, time, deadline or Events", forgeyard.Clip(word, 80))
