@@ -362,6 +362,46 @@ func TestCursorOfPytest(t *testing.T) {
 	}
 }
 
+// What was interrupted, and what fails when the job is being stopped, has no outcome: a test
+// is not skipped for good because somebody pressed Ctrl-C.
+func TestCursorOfPytestInterrupted(t *testing.T) {
+	const python = "/usr/bin/python3"
+	if out, err := exec.Command(python, "-c", "import pytest").CombinedOutput(); err != nil {
+		needs.Lacking(t, "pytest for %s: %v %s", python, err, out)
+	}
+	s := framework(t, job.Suite)
+	src := filepath.Join(s.bin, "src")
+	plugin, err := os.ReadFile(example(t, "forgeyard_cursor.py"))
+	check(t, err)
+	write(t, filepath.Join(src, "forgeyard_cursor.py"), string(plugin))
+	stop := string(checkpoint.Request{Seq: 1, Kind: checkpoint.StopDrain, WantExit: true}.Encode())
+	write(t, filepath.Join(src, "test_a.py"), `import os, pytest
+EPOCH = os.environ['FORGEYARD_EPOCH']
+@pytest.fixture
+def torn():
+    yield
+    if EPOCH == '2': raise KeyboardInterrupt
+def test_1():
+    if EPOCH == '1': raise KeyboardInterrupt
+def test_2(torn): pass
+def test_3():
+    if EPOCH == '3': pytest.exit('enough')
+def test_4():
+    if EPOCH == '4':
+        with open(os.environ['FORGEYARD_CTL_DIR'] + '/request.json', 'w') as f:
+            f.write('`+strings.TrimSpace(stop)+`')
+        assert False, 'what it needs was stopped'
+def test_5(): pytest.skip('not here')
+`)
+	run := []string{"/bin/sh", "-euc", "cd " + src + "; PYTHONPATH=. " + python + " -m pytest -q -p no:cacheprovider -p forgeyard_cursor"}
+	for epoch, done := range []int{0, 1, 2, 4, 5} {
+		_, out := s.tests(run...)
+		if p := s.history[len(s.history)-1].Progress; int(p.Done) != done {
+			t.Errorf("epoch %d: %+v, want %d ended\n%s", epoch+1, p, done, out)
+		}
+	}
+}
+
 // A mark is set when the site has it.
 func TestMark(t *testing.T) {
 	s := framework(t, job.Isolated)

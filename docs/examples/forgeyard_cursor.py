@@ -24,6 +24,10 @@ def fyjob(*args, text=None, codes=(0,)):
     return done.stdout
 
 
+def stopping():
+    return subprocess.run(("fyjob", "ckpt", "should-exit"), stdout=subprocess.DEVNULL).returncode == 0
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     if not ACTIVE or not items:
@@ -39,10 +43,14 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_protocol(item):
     if ACTIVE:
         fyjob("start", item.nodeid)
-        item.forgeyard = "skip"  # until a phase says otherwise
-    yield
-    if ACTIVE:
-        fyjob("done", item.nodeid, "--outcome", item.forgeyard)
+        item.forgeyard = None  # until a phase says otherwise
+    ended = yield
+    # A test that was interrupted has no outcome: it runs again.
+    if not ACTIVE or item.forgeyard is None or ended.excinfo is not None:
+        return
+    if item.forgeyard in ("fail", "error") and stopping():
+        return  # it may have failed because the job is being stopped
+    fyjob("done", item.nodeid, "--outcome", item.forgeyard)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -52,6 +60,8 @@ def pytest_runtest_makereport(item, call):
         return
     if report.failed:
         item.forgeyard = "fail" if report.when == "call" else "error"
+    elif report.skipped:
+        item.forgeyard = "skip"
     elif report.when == "call" and report.passed:
         item.forgeyard = "pass"
 
