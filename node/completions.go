@@ -174,6 +174,20 @@ func (n *Node) saveAgain(ctx context.Context, r *runner.Recovered, until forgeya
 	}
 }
 
+// keepParts keeps the end of a log that the site does not take any more, for people.
+func (n *Node) keepParts(ctx context.Context, r runner.Recovered) {
+	j, _ := n.replica.State().Jobs.Get(r.Authority.Job) // it may not be here yet: then all is kept, and who reads it leaves out what is there twice
+	parts := slices.DeleteFunc(slices.Clone(r.Log), func(c job.LogChunk) bool {
+		return slices.ContainsFunc(j.Log, func(k job.LogChunk) bool { return k.Digest == c.Digest })
+	})
+	if len(parts) == 0 {
+		return
+	}
+	if err := n.runner.KeepParts(context.WithoutCancel(ctx), r.Authority, parts); err != nil {
+		n.log.Error("the end of a log is lost: the site takes it no more, and it cannot be put aside", "job", r.Authority.Job, "err", err)
+	}
+}
+
 // giveBack tells the log that an epoch of an earlier process is dead, with the part of
 // its log that only this disk had. What the log decided meanwhile stands. It returns
 // false only when ctx ended before there was an answer.
@@ -184,10 +198,12 @@ func (n *Node) giveBack(ctx context.Context, r runner.Recovered) bool {
 	}
 	reply, err := n.proposer.Propose(ctx, site.Release{Authority: r.Authority, Kind: "interrupted", Detail: why, Log: named(r.Log)})
 	if err != nil {
+		n.keepParts(ctx, r)
 		return ctx.Err() == nil
 	}
 	if refused := reply.Err(); refused != nil {
 		n.log.Info("an epoch of an earlier process was not given back", "job", r.Authority.Job, "err", refused)
+		n.keepParts(ctx, r)
 	}
 	return true
 }

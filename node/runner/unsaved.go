@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/node/executor"
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
 )
@@ -55,6 +56,25 @@ func (r *Runner) SaveAgain(ctx context.Context, rec *Recovered) error {
 	rec.Log, rec.LastLogSeq, err = r.saveLog(ctx, rec.Authority)
 	rec.Unsaved = err != nil
 	return err
+}
+
+// KeepParts puts parts aside that were saved and that the site did not take: the work had been
+// given to others before this node said what was left of it.
+func (r *Runner) KeepParts(ctx context.Context, a forgeyard.Authority, parts []job.LogChunk) error {
+	if err := r.putAside(a); err != nil {
+		return err
+	}
+	dir := r.logDir(a.Attempt, a.Fence.Epoch) + unsavedSuffix
+	for _, c := range parts {
+		o, err := r.cfg.Store.Open(ctx, c.Digest)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(spool.Restore(dir, c.FirstSeq, o), o.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // HasUnsaved reports whether a log of an epoch was put aside.

@@ -269,3 +269,32 @@ func TestRecoverAfterReboot(t *testing.T) {
 	b.empty("workspaces")
 	b.empty("spool")
 }
+
+// What was saved of an epoch and is not taken by the site any more is put aside, packed or not,
+// and as often as it is tried.
+func TestKeepParts(t *testing.T) {
+	for _, packed := range []bool{false, true} {
+		b := newBench(t, func(c *Config) { c.PackLogs = func() bool { return packed } })
+		a := b.crashed(strings.Repeat("its last words\n", 100))
+		got := b.r.Recover(t.Context())
+		if len(got) != 1 || len(got[0].Log) != 1 {
+			t.Fatalf("%+v", got)
+		}
+		b.empty("spool")
+		for range 2 {
+			if err := b.r.KeepParts(t.Context(), a, got[0].Log); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.r.Forget(a); err != nil {
+				t.Fatal(err)
+			}
+			if text := b.unsaved(a); text != strings.Repeat("its last words\n", 100) {
+				t.Errorf("packed %v: %q", packed, text)
+			}
+		}
+		got[0].Log[0].Digest[0] ^= 1
+		if err := b.r.KeepParts(t.Context(), a, got[0].Log); forgeyard.KindOf(err) != forgeyard.NotFound {
+			t.Errorf("a part that is not there: %v", err)
+		}
+	}
+}

@@ -418,7 +418,7 @@ func (s *Spool) room() (*segment, error) {
 		s.cur = f
 		return s.segs[n-1], nil
 	}
-	path := filepath.Join(s.cfg.Dir, fmt.Sprintf("%020d.log", s.next))
+	path := filepath.Join(s.cfg.Dir, segmentName(s.next))
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
@@ -490,6 +490,28 @@ func Read(dir string) iter.Seq2[Frame, error] {
 		}
 	}
 }
+
+// Restore puts a chunk into the folder of a log that nobody writes any more, where Read finds
+// its frames. first is the number of the first of them.
+func Restore(dir string, first uint64, chunk io.Reader) error {
+	b := slices.Clone(header)
+	for f, err := range DecodeFrames(chunk) {
+		if err != nil {
+			return err
+		}
+		b = appendFrame(b, &f)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return forgeyard.E("restore log", kindOf(err), err)
+	}
+	name := filepath.Join(dir, segmentName(first))
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		return errors.Join(forgeyard.E("restore log", kindOf(err), err), os.Remove(name))
+	}
+	return nil
+}
+
+func segmentName(first uint64) string { return fmt.Sprintf("%020d.log", first) }
 
 // readWhole yields the frames of a file that follow last, and reports whether it ends as it was
 // written.
