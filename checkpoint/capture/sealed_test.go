@@ -229,3 +229,26 @@ func TestOpenSealed(t *testing.T) {
 		t.Error("the same state is the same ciphertext: who sees the store sees that nothing changed")
 	}
 }
+
+// FuzzSealedIndex: who can seal for a node's key can write any index; it is an error or a payload,
+// and on an error nothing is left.
+func FuzzSealedIndex(f *testing.F) {
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte("\xa2\x01\x01\x02\x42{}"))
+	f.Add([]byte("\xa3\x01\x01\x02\x42{}\x03\x81\x62.."))
+	f.Fuzz(func(t *testing.T, plain []byte) {
+		var sealed bytes.Buffer
+		w, err := age.Encrypt(&sealed, id.Recipient())
+		must(t, err)
+		_, err = w.Write(plain)
+		must(t, errors.Join(err, w.Close()))
+		dst := place(t)
+		err = capture.OpenSealed(t.Context(), t.TempDir(), sealed.Bytes(), []byte(id.String()), dst)
+		if left, _ := os.ReadDir(filepath.Dir(dst)); err != nil && len(left) != 0 {
+			t.Errorf("%v, left %v", err, left)
+		}
+	})
+}
