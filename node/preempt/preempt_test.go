@@ -23,7 +23,7 @@ func TestParse(t *testing.T) {
 	}{
 		"": {notice: true}, "TRUE\n": {notice: true}, "FALSE": {}, "none": {},
 		"2026-12-01T10:00:00Z": {at: at, notice: true},
-		`{"action": "terminate", "time": "2026-12-01T10:00:00Z"}`: {at: at, notice: true},
+		`{"action": "terminate", "time": "2026-12-01T10:00:00Z"}`:              {at: at, notice: true},
 		`{"time": "2026-12-01T10:00:00Z", "deadline": "2026-12-01T10:02:00Z"}`: {at: at, notice: true},
 		`{"action": "stop"}`:                        {notice: true},
 		`{"deadline": "2026-12-01T11:00:00+01:00"}`: {at: at, notice: true},
