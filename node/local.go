@@ -176,6 +176,10 @@ func (n *Node) carryOut(ctx context.Context, e agent.Effect) {
 		if x := n.local.execution(e.Lease); x != nil {
 			x.stop(e)
 		}
+	case agent.Hasten:
+		if x := n.local.execution(e.Lease); x != nil {
+			x.ask(func(a *runner.Attempt) { a.Hasten(e.Until) })
+		}
 	case agent.Kill:
 		if x := n.local.execution(e.Lease); x != nil {
 			x.leaseEnded(e.Why)

@@ -72,6 +72,12 @@ type (
 		// Until is when the machine may be gone; 0: nobody says when.
 		Until forgeyard.Instant
 	}
+	// Hasten tells an execution that was asked to end in whatever way that its machine may be
+	// gone then.
+	Hasten struct {
+		Lease forgeyard.LeaseID
+		Until forgeyard.Instant
+	}
 	// Kill ends an execution at once. It finalises nothing.
 	Kill struct {
 		Lease forgeyard.LeaseID
@@ -92,6 +98,7 @@ func (Reject) effect()      {}
 func (Start) effect()       {}
 func (Cancel) effect()      {}
 func (Stop) effect()        {}
+func (Hasten) effect()      {}
 func (Kill) effect()        {}
 func (ResetDevice) effect() {}
 func (CheckDevice) effect() {}
@@ -147,9 +154,10 @@ type entry struct {
 	stale     bool              // we were told so: over, for good
 	told      bool              // a renewal was answered with Cancel
 	cancelled bool
-	pressed   int    // how hard the cancellation that was passed on was
-	stopped   string // the stop that was passed on
-	asks      uint64 // checkpoints that were asked for, and passed on
+	pressed   int               // how hard the cancellation that was passed on was
+	stopped   string            // the stop that was passed on
+	until     forgeyard.Instant // the nearest end of this machine that was passed on; 0: none
+	asks      uint64            // checkpoints that were asked for, and passed on
 	handing   bool
 	spec      job.Resources
 }
@@ -492,13 +500,24 @@ func (s *stepper) look(j site.Job, until forgeyard.Instant) {
 		stop, kind, why = preempt, preempt, "this machine is being taken away: "+n.Source
 	}
 	if stop != e.stopped {
-		e.stopped = stop
+		e.stopped, e.until = stop, 0
 		if kind == preempt {
+			e.until = until
 			s.do(Stop{Lease: id, Kind: kind, Why: why, Until: until})
 		} else if kind != "" {
 			s.do(Stop{Lease: id, Kind: kind, Why: why, Wish: j.Wish()})
 		}
 	}
+	s.hasten(e, until)
+}
+
+// hasten tells what was asked to end already that there is less time for it than it was told.
+func (s *stepper) hasten(e *entry, until forgeyard.Instant) {
+	if until == 0 || (e.until != 0 && until >= e.until) || (e.stopped == "" && !e.cancelled) {
+		return
+	}
+	e.until = until
+	s.do(Hasten{Lease: e.authority.Lease, Until: until})
 }
 
 // cancel passes a cancellation on, once, and once more when somebody presses harder: the

@@ -74,6 +74,8 @@ func (r *rig) step() string {
 				left = " within " + e.Until.Sub(r.now).String()
 			}
 			out = append(out, "stop "+e.Kind+left)
+		case Hasten:
+			out = append(out, "hasten: "+e.Until.Sub(r.now).String())
 		case Cancel:
 			out = append(out, strings.TrimSpace("cancel "+map[bool]string{true: "by force"}[e.Force]+map[bool]string{true: "after a checkpoint"}[e.Save]))
 		default:

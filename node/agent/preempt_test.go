@@ -39,6 +39,36 @@ func TestNotice(t *testing.T) {
 	none.want("cancel")
 }
 
+// A notice reaches what is asked to stop already, or is being cancelled, as the time that is left
+// and no other wish; a nearer one does so again.
+func TestNoticeHastens(t *testing.T) {
+	r := newRig(t)
+	id := r.submit(nil)
+	a := r.running(id)
+	r.apply(site.Stop{Job: id, Lease: a.Lease, Kind: "drain", Reason: "drained"})
+	r.want("stop drain")
+	r.apply(site.Preempt{Runner: "R1", Source: "spot", Left: int64(time.Minute)})
+	r.want("hasten: 1m0s")
+	r.after(time.Second)
+	r.want("")
+	r.in.Notice = &Notice{Source: "file", Until: r.now.Add(30 * time.Second)}
+	r.want("hasten: 30s")
+	r.want("")
+	r.apply(site.Cancel{Job: id})
+	r.want("cancel")
+
+	c := newRig(t)
+	id = c.submit(nil)
+	c.running(id)
+	c.apply(site.Cancel{Job: id})
+	c.want("cancel")
+	c.in.Notice = &Notice{Source: "file"}
+	c.want("stop preempt")
+	c.in.Notice = &Notice{Source: "file", Until: c.now.Add(30 * time.Second)}
+	c.want("hasten: 30s")
+	c.want("")
+}
+
 // CK-154, CK-155: what is worth most is asked first: critical work, then what would cost most
 // to do again; what cannot be saved comes last.
 func TestNoticeAsksByWorth(t *testing.T) {

@@ -85,6 +85,18 @@ func (a *Attempt) Preempt(reason string, until forgeyard.Instant) {
 	a.give(order{kind: checkpoint.StopPreempt, reason: reason, until: until})
 }
 
+// Hasten bounds the time of what was asked of the attempt already: the machine may be gone at
+// the instant.
+func (a *Attempt) Hasten(until forgeyard.Instant) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.order.strength() <= 1 || until == 0 || (a.order.until != 0 && a.order.until <= until) {
+		return
+	}
+	a.order.until = until
+	a.ring()
+}
+
 // Stop asks for a checkpoint, a suspend, or to give the job back. A security stop kills
 // at once. It is idempotent.
 func (a *Attempt) Stop(kind checkpoint.StopKind, reason string) {
@@ -101,6 +113,9 @@ func (a *Attempt) give(o order) {
 	if o.strength() <= a.order.strength() || o.strength() == 0 {
 		return
 	}
+	if was := a.order.until; was != 0 && (o.until == 0 || was < o.until) {
+		o.until = was // the machine goes then, whatever is asked
+	}
 	a.order = o
 	if o.kind != checkpoint.StopCheckpoint {
 		closeOnce(a.stopping)
@@ -108,6 +123,10 @@ func (a *Attempt) give(o order) {
 	if o.ends() && (o.cancel || o.kind != checkpoint.StopTimeout) && !o.save {
 		closeOnce(a.cancelled)
 	}
+	a.ring()
+}
+
+func (a *Attempt) ring() {
 	select {
 	case a.bell <- struct{}{}:
 	default:
@@ -130,6 +149,7 @@ func (a *Attempt) asked() order { a.mu.Lock(); defer a.mu.Unlock(); return a.ord
 func (a *Attempt) withdraw(o order) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	o.until = a.order.until // one that was hastened is the same
 	if a.order != o {
 		return
 	}

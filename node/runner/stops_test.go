@@ -127,6 +127,43 @@ grep -o '"deadline":"[^"]*","deadline_reliable":false' $FORGEYARD_CTL_DIR/reques
 	})
 }
 
+// A machine that goes sooner than was thought bounds what was asked already: the window of a
+// drain or of a cancellation that saves, a critical section and the grace after the signal.
+func TestHastened(t *testing.T) {
+	const asked = `trap 'echo a signal; exit 9' TERM; echo up; until grep -q '"want_exit":true' $FORGEYARD_CTL_DIR/request.json; do sleep 0.05; done; echo asked
+`
+	const loop = `while :; do sleep 0.05; done`
+	drain := func(a *Attempt) { a.Stop(checkpoint.StopDrain, "drained") }
+	for name, c := range map[string]struct {
+		script, ready string
+		first         func(*Attempt)
+		want          string
+	}{
+		"drain":   {asked + `until grep -q '"want_checkpoint":true.*"deadline":"20' $FORGEYARD_CTL_DIR/request.json; do sleep 0.05; done; echo told; ` + loop, "asked", drain, "told\na signal"},
+		"cancel":  {asked + loop, "asked", func(a *Attempt) { a.End(Ending{Kind: checkpoint.StopCancel, Reason: "enough", Save: true}) }, "a signal"},
+		"section": {`echo '{"v":1,"pid":1,"max_ms":20000}' > $FORGEYARD_CTL_DIR/critical; ` + asked + loop, "asked", drain, "a signal"},
+		"grace":   {`trap 'echo deaf' TERM; echo up; ` + loop, "deaf", func(a *Attempt) { a.Cancel("enough", false) }, "deaf"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s := resumable([]string{"n"}, c.script)
+			s.Resume.Checkpoint.Window, s.Stop.Grace = 10*time.Minute, 10*time.Minute
+			tk := task(s)
+			tk.Checkpoints = b.book(tk)
+			a := b.start(tk)
+			b.await(a, "up")
+			c.first(a)
+			b.await(a, c.ready)
+			began := time.Now()
+			a.Hasten(b.clock().Now().Add(4 * time.Second))
+			b.wait(a)
+			if took := time.Since(began); took > 15*time.Second || !strings.Contains(b.stdout(a), c.want) {
+				t.Errorf("after %s: %s", took, b.stdout(a))
+			}
+		})
+	}
+}
+
 // stops are what the node was told of the end of cancelled work.
 func (h *hooks) stops() []bool {
 	h.mu.Lock()

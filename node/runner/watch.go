@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/capture"
 	"github.com/forgeyard/forgeyard-node/node/executor"
@@ -35,7 +36,8 @@ type watch struct {
 
 	order order
 	stage stage
-	timer <-chan time.Time // of the stage
+	timer <-chan time.Time  // of the stage
+	due   forgeyard.Instant // when it comes
 
 	counting chan string // the files are being counted
 
@@ -150,6 +152,9 @@ func (w *watch) take(l looked) {
 func (w *watch) obey() {
 	o := w.a.asked()
 	if o.strength() <= w.order.strength() {
+		if o.strength() == w.order.strength() && o.until != w.order.until {
+			w.hasten(o.until)
+		}
 		return
 	}
 	w.order = o
@@ -169,7 +174,7 @@ func (w *watch) obey() {
 	case asks:
 		w.nudge()
 		if o.kind != checkpoint.StopCheckpoint && w.stage < stageAsked {
-			w.stage, w.timer = stageAsked, w.a.run.cfg.Clock.After(window)
+			w.enter(stageAsked, window)
 		}
 	case o.kind == checkpoint.StopCheckpoint:
 		w.a.withdraw(o)
@@ -177,6 +182,39 @@ func (w *watch) obey() {
 	default:
 		w.signal()
 	}
+}
+
+// enter begins a stage that has so much time.
+func (w *watch) enter(s stage, d time.Duration) {
+	w.stage, w.timer, w.due = s, w.a.run.cfg.Clock.After(d), w.a.run.cfg.Clock.Now().Add(d)
+}
+
+// hasten gives the stage that is under way no more time than a nearer end of the machine leaves.
+func (w *watch) hasten(until forgeyard.Instant) {
+	w.order.until = until
+	window, grace := w.budget()
+	var most time.Duration
+	switch w.stage {
+	case stageAsked:
+		most = window
+		w.request(checkpoint.Request{Kind: w.order.kind, Reason: w.order.reason, WantCheckpoint: true, WantExit: true, Deadline: w.deadline()})
+	case stageWaiting:
+		most = w.untilSignal()
+	case stageSignalled:
+		most = grace
+	default:
+		return
+	}
+	w.enter(w.stage, max(0, min(most, w.due.Sub(w.a.run.cfg.Clock.Now()))))
+}
+
+// untilSignal is how long the stop signal may wait, for the grace after it to have its time.
+func (w *watch) untilSignal() time.Duration {
+	if w.order.until == 0 {
+		return maxCritical
+	}
+	_, grace := w.budget()
+	return max(0, w.order.until.Sub(w.a.run.cfg.Clock.Now())-grace)
 }
 
 // savesFor reports whether the job wants a checkpoint before it follows an order.
@@ -280,8 +318,7 @@ func (w *watch) signal() {
 	}
 	c, in, err := capture.ReadCritical(w.folders.Ctl)
 	if w.a.contract.Speaks() && err == nil && in {
-		d := min(time.Duration(max(c.MaxMillis, 0))*time.Millisecond, maxCritical)
-		w.stage, w.timer = stageWaiting, w.a.run.cfg.Clock.After(d)
+		w.enter(stageWaiting, min(time.Duration(max(c.MaxMillis, 0))*time.Millisecond, maxCritical, w.untilSignal()))
 		return
 	}
 	w.terminate()
@@ -296,7 +333,7 @@ func (w *watch) terminate() {
 		w.a.note("stop signal: %v", err)
 	}
 	_, grace := w.budget()
-	w.stage, w.timer = stageSignalled, w.a.run.cfg.Clock.After(grace)
+	w.enter(stageSignalled, grace)
 }
 
 func (w *watch) strike() {
