@@ -125,6 +125,9 @@ type Node struct {
 
 	caps       atomic.Pointer[job.Capabilities] // all of them: see capsNow
 	notice     atomic.Pointer[agent.Notice]     // nil: no source of its own says that the machine is being taken away
+	saying     atomic.Bool                      // a word of it is on its way to the log
+	gone       time.Time                        // by it, as its source says; preemptLoop's alone
+	said       string                           // the source that the log was told; preemptLoop's alone
 	uploads    *admission                       // of checkpoints
 	probing    sync.Mutex                       // held while the machine is looked at
 	state      atomic.Value                     // string: node state of 07§12

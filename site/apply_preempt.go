@@ -17,8 +17,8 @@ type Notice struct {
 	Step   uint64         `cbor:"4,keyasint"`           // of the log: no two notices have the same
 }
 
-// maxNotice bounds how far ahead a notice tells.
-const maxNotice = 7 * 24 * time.Hour
+// MaxNotice bounds how far ahead a notice tells.
+const MaxNotice = 7 * 24 * time.Hour
 
 // preempt takes in a notice, or takes it back. The runner gets no new work, and what runs
 // there is asked for: with a checkpoint where there is time (CK-152). It is an event of
@@ -30,8 +30,8 @@ func (c *change) preempt(b Preempt) error {
 		return forgeyard.Errorf("preempt", forgeyard.NotFound, "no member %s", b.Runner)
 	case b.Session != "" && m.Session.ID != b.Session:
 		return forgeyard.Errorf("preempt", forgeyard.Stale, "session %s of %s is not the current one", forgeyard.Short(b.Session), m.Name)
-	case b.Left < 0 || time.Duration(b.Left) > maxNotice:
-		return forgeyard.Errorf("preempt", forgeyard.Invalid, "%s until the end is not in [0, %s]", time.Duration(b.Left), maxNotice)
+	case b.Left < 0 || time.Duration(b.Left) > MaxNotice:
+		return forgeyard.Errorf("preempt", forgeyard.Invalid, "%s until the end is not in [0, %s]", time.Duration(b.Left), MaxNotice)
 	}
 	if b.Off {
 		if m.Notice != nil {
