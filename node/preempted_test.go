@@ -103,3 +103,25 @@ func TestNoticeGoesOn(t *testing.T) {
 		}
 	}
 }
+
+// CK-151: without a quorum nobody hears of a notice, and the node follows its sources all the same.
+func TestNoticeWaitsForNoQuorum(t *testing.T) {
+	all := makeSite(t, 2)
+	p, n := all[0], all[0].node
+	p.wait("log format 2", func() bool { return n.replica.State().Allows(site.FormatLeases) })
+	all[1].end()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.noticed(t.Context(), &preempt.Notice{Source: "file"}, nil)
+		n.noticed(t.Context(), &preempt.Notice{Source: "file", Deadline: n.clock.Wall().Add(time.Minute)}, nil)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits for a quorum")
+	}
+	if v := n.notice.Load(); v == nil || v.Until == 0 {
+		t.Errorf("%+v", v)
+	}
+}

@@ -134,7 +134,7 @@ func TestCharges(t *testing.T) { none(t, checkCharges(house(t), charges)) }
 // was given, and looks after its devices; it has no word for placing work, for letting
 // somebody do something, or for approving a release.
 func TestWishesOfAnAgent(t *testing.T) {
-	want := []string{"Accept", "Cancel", "CheckDevice", "Kill", "Reject", "ResetDevice", "Start", "Stop"}
+	want := []string{"Accept", "Cancel", "CheckDevice", "Hasten", "Kill", "Reject", "ResetDevice", "Start", "Stop"}
 	if got := receivers(house(t), "node/agent", "effect"); !slices.Equal(got, want) {
 		t.Errorf("an agent wishes for %q, the list has %q", got, want)
 	}
