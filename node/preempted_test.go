@@ -106,10 +106,11 @@ func TestNoticeGoesOn(t *testing.T) {
 
 // CK-151: without a quorum nobody hears of a notice, and the node follows its sources all the same.
 func TestNoticeWaitsForNoQuorum(t *testing.T) {
-	all := makeSite(t, 2)
+	all := makeSite(t, 3)
 	p, n := all[0], all[0].node
-	p.wait("log format 2", func() bool { return n.replica.State().Allows(site.FormatLeases) })
+	p.wait("three voters and log format 2", func() bool { return votersOf(p) == 3 && n.replica.State().Allows(site.FormatLeases) })
 	all[1].end()
+	all[2].end()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
