@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -29,12 +30,19 @@ type site struct {
 
 func serve(t *testing.T, open bool, limit int64) site {
 	t.Helper()
-	s, err := disk.Open(disk.Config{Dir: t.TempDir(), NoSync: true, Limit: limit})
+	return serveOn(t, open, t.TempDir(), disk.Config{Limit: limit})
+}
+
+// serveOn serves a store in dir.
+func serveOn(t *testing.T, open bool, dir string, cfg disk.Config) site {
+	t.Helper()
+	cfg.Dir, cfg.NoSync = filepath.Join(dir, "cas"), true
+	s, err := disk.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() }) // nothing of it is kept
-	c, err := cacheapi.New(cacheapi.Config{Store: s, Names: s, Dir: t.TempDir(), Keep: time.Hour})
+	c, err := cacheapi.New(cacheapi.Config{Store: s, Names: s, Dir: filepath.Join(dir, "uploads"), Keep: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
