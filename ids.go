@@ -3,7 +3,9 @@ package forgeyard
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/oklog/ulid/v2"
 )
@@ -78,10 +80,15 @@ func Short[T ~string](id T) string {
 	return string(id[len(id)-8:])
 }
 
-// Clip bounds a value that is about to be quoted in an error.
+// Clip bounds a value that is about to be quoted in an error, or kept as the reason of one. It
+// cuts between letters, and gives a text in any case: what is none is written by no decoder's
+// leave, and a state that holds it could not be read back.
 func Clip(s string, n int) string {
-	if len(s) <= n {
-		return s
+	if len(s) > n {
+		for n > 0 && !utf8.RuneStart(s[n]) {
+			n--
+		}
+		s = s[:n] + "…"
 	}
-	return s[:n] + "…"
+	return strings.ToValidUTF8(s, "\uFFFD")
 }

@@ -1,8 +1,10 @@
 package forgeyard_test
 
 import (
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/forgeyard/forgeyard-node"
 )
@@ -92,4 +94,16 @@ func FuzzParseFence(f *testing.F) {
 			t.Fatalf("%q is read as %s", s, v)
 		}
 	})
+}
+
+// A text is cut between letters, and is a text whatever it was.
+func TestClipKeepsLetters(t *testing.T) {
+	for _, s := range []string{strings.Repeat("щ", 40), strings.Repeat("a", 40), "a" + strings.Repeat("工", 40), "ab\xff\xfecd", forgeyard.Clip(strings.Repeat("x", 50), 20)} {
+		for n := range 45 {
+			got := forgeyard.Clip(s, n)
+			if !utf8.ValidString(got) || len(got) > n+2*len("…") && len(s) > n {
+				t.Errorf("%q at %d: %q", s, n, got)
+			}
+		}
+	}
 }

@@ -118,6 +118,19 @@ var storyFaults = []struct {
 			j.History = h
 		})
 	})},
+	{"an outcome names a checkpoint to the central daemon", "residency.txt", after(func(is *State, b Complete) *State {
+		next := *is
+		j, _ := is.Jobs.Get(b.Authority.Job)
+		for k, r := range is.Outbox.All() {
+			if r.Result != nil {
+				told := *r.Result
+				told.Outputs = append(slices.Clone(told.Outputs), job.Output{Path: "state", Tree: true, Digest: j.Checkpoints[0].Payload})
+				r.Result = &told
+				next.Outbox = next.Outbox.Put(k, r)
+			}
+		}
+		return &next
+	})},
 	{"a drain asks nobody to end", "drain-deadline.txt", before(func(s *State, b *MemberSet) *State { b.Cancel = false; return s })},
 	{"what a program says of its state is not listened to", "restore-words.txt", before(func(s *State, b *Restored) *State { b.Rejected = false; return s })},
 	{"the answer to a request is not remembered", "life.txt", func(s *State, index, term uint64, data []byte) (*State, Reply) {

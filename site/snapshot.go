@@ -164,7 +164,7 @@ func DecodeState(b []byte) (*State, error) {
 		return nil, err
 	}
 	var im image
-	if err := cborx.Unmarshal(plain, &im); err != nil {
+	if err := cborx.UnmarshalKept(plain, &im); err != nil {
 		return nil, forgeyard.E("snapshot", forgeyard.Corrupt, err)
 	}
 	if im.Format != snapshotFormat {

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/cas"
 	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/devices"
+	"github.com/forgeyard/forgeyard-node/internal/cborx"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 	"github.com/forgeyard/forgeyard-node/sitecfg"
@@ -50,6 +52,22 @@ func chainOfEpochs(s *State) error {
 		for i := 1; i < n; i++ {
 			if j.History[i].Epoch != j.History[i-1].Epoch+1 {
 				return fmt.Errorf("job %s: epoch %d comes after %d", j.ID, j.History[i].Epoch, j.History[i-1].Epoch)
+			}
+		}
+	}
+	return nil
+}
+
+// staysInSite holds what goes to the central daemon against the checkpoints: none leaves the
+// site that took it, not even by name (CK-353 389).
+func staysInSite(s *State) error {
+	for _, r := range s.Outbox.All() {
+		told := cborx.Marshal(r)
+		for _, j := range s.Jobs.All() {
+			for _, k := range j.Checkpoints {
+				if bytes.Contains(told, k.Manifest[:]) || bytes.Contains(told, k.Payload[:]) {
+					return fmt.Errorf("record %d for the central daemon names checkpoint %d of job %s", r.Seq, k.Seq, j.ID)
+				}
 			}
 		}
 	}
@@ -168,8 +186,10 @@ func (s *story) apply(out *strings.Builder, raw []byte) {
 	if err := r.Err(); err != nil && !sameButMemory(before, next) {
 		s.t.Fatalf("%s: the command was refused and changed something", s.td.Pos)
 	}
-	if err := chainOfEpochs(next); err != nil && s.broken == nil {
-		s.broken = err
+	for _, holds := range []func(*State) error{chainOfEpochs, staysInSite} {
+		if err := holds(next); err != nil && s.broken == nil {
+			s.broken = err
+		}
 	}
 	s.s = again // every story goes on from a snapshot
 	s.learn(r)

@@ -25,8 +25,9 @@ const (
 )
 
 var (
-	enc = mustEnc()
-	dec = mustDec()
+	enc  = mustEnc()
+	dec  = mustDec(cbor.UTF8RejectInvalid)
+	kept = mustDec(cbor.UTF8DecodeInvalid)
 )
 
 func mustEnc() cbor.EncMode {
@@ -37,7 +38,7 @@ func mustEnc() cbor.EncMode {
 	return m
 }
 
-func mustDec() cbor.DecMode {
+func mustDec(text cbor.UTF8Mode) cbor.DecMode {
 	m, err := cbor.DecOptions{
 		DupMapKey:         cbor.DupMapKeyEnforcedAPF,
 		IndefLength:       cbor.IndefLengthForbidden,
@@ -46,6 +47,7 @@ func mustDec() cbor.DecMode {
 		MaxNestedLevels:   maxNesting,
 		MaxArrayElements:  maxElements,
 		MaxMapPairs:       maxElements,
+		UTF8:              text,
 	}.DecMode()
 	invariant.NoError(err, "the decoding options are valid")
 	return m
@@ -63,7 +65,13 @@ func Marshal(v any) []byte {
 }
 
 // Unmarshal decodes b into v, strictly.
-func Unmarshal(b []byte, v any) error {
+func Unmarshal(b []byte, v any) error { return unmarshal(dec, b, v) }
+
+// UnmarshalKept is Unmarshal for what this program keeps: a text in it may be one that was cut
+// inside a letter, as earlier versions did. It is read as it stands, and written so again.
+func UnmarshalKept(b []byte, v any) error { return unmarshal(kept, b, v) }
+
+func unmarshal(dec cbor.DecMode, b []byte, v any) error {
 	err := dec.Unmarshal(b, v)
 	if err == nil {
 		return nil
