@@ -20,7 +20,7 @@ type Bench struct {
 
 // Content measures what travels between processes.
 func (b *Bench) Content(ctx context.Context) error {
-	return b.parts(ctx, part{"blob", b.oneBlob}, part{"small", b.smallFiles}, part{"swarm", b.swarms}, part{"faults", b.faults})
+	return b.parts(ctx, part{"blob", b.oneBlob}, part{"small", b.smallFiles}, part{"swarm", b.swarms}, part{"faults", b.faults}, part{"killed", b.killed})
 }
 
 // Store measures a store on this machine's disk.

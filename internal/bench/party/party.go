@@ -58,7 +58,8 @@ type Config struct {
 	From   []At     `json:"from"` // who has it, and who brings it in at the same time
 	Ref    cas.Ref  `json:"ref"`  // what to bring; a tree when Files is set
 	Names  []string `json:"names"`
-	Rot    bool     `json:"rot"` // it answers with other bytes than are asked for
+	Rot    bool     `json:"rot"`   // it answers with other bytes than are asked for
+	Aloud  bool     `json:"aloud"` // while it brings, it tells what it lacked and each block that it keeps
 }
 
 // At is where a party is.
@@ -78,6 +79,8 @@ type Says struct {
 	Sent    float64  `json:"sent"` // bytes of blocks, by one that has an exchange
 	Error   string   `json:"error"`
 	Stats   string   `json:"stats"`
+	Lacked  *int     `json:"lacked,omitempty"` // blocks, when it began: by one that tells aloud
+	Kept    bool     `json:"kept,omitempty"`   // one more block: likewise
 }
 
 // party is what each kind of process does.
@@ -248,8 +251,11 @@ func (o *ours) ready(ctx context.Context) (Says, error) {
 		return Says{}, err
 	}
 	var served cas.Store = o.store
-	if o.c.Rot {
+	switch {
+	case o.c.Rot:
 		served = rotten{o.store}
+	case o.c.Aloud:
+		served = loud{o.store}
 	}
 	if o.x, err = peer.New(peer.Config{Host: o.mesh.HostFor(mesh.ClassMember), Store: served, Class: cas.Cache, Dial: o.mesh.Dial, Listen: o.mesh.ListenFor(mesh.ClassMember)}); err != nil {
 		return Says{}, err
@@ -281,6 +287,32 @@ func (r rotten) ReadBlock(ctx context.Context, d forgeyard.Digest, buf []byte, c
 	}
 	return b, err
 }
+
+// loud is a store that tells of each block that is verified and kept, after it is.
+type loud struct{ *disk.Store }
+
+// Partial implements cas.Store.
+func (l loud) Partial(ctx context.Context, m cas.Manifest) (cas.Partial, error) {
+	p, err := l.Store.Partial(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	lacked := len(p.Missing())
+	return loudPartial{p}, tell(Says{Lacked: &lacked})
+}
+
+type loudPartial struct{ cas.Partial }
+
+// PutBlock implements cas.Partial.
+func (p loudPartial) PutBlock(i int, b []byte) error {
+	if err := p.Partial.PutBlock(i, b); err != nil {
+		return err
+	}
+	return tell(Says{Kept: true})
+}
+
+// tell says one line beside the answers. Each is one write, so that they do not mix.
+func tell(s Says) error { return json.NewEncoder(os.Stdout).Encode(s) }
 
 // meetAll connects to those who are named.
 func meetAll(ctx context.Context, m *mesh.Mesh, all []At) error {
