@@ -83,6 +83,7 @@ func (c *change) checkpointRevoke(b CheckpointRevoke) (CheckpointRevoked, error)
 			if before == "" && j.startedFromRevoked() != "" && c.askBackFromRevoked(&j, b.Reason) {
 				out.Running = append(out.Running, j.ID)
 			}
+			c.nothingToWaitFor(&j)
 		}
 		c.putJob(j)
 	}
@@ -165,6 +166,7 @@ func (c *change) checkpointLetGo(b CheckpointLetGo) error {
 	c.note(KindCheckpoint, "%s of job %s deleted by %s", k.Manifest.Short(), j.ID, c.by)
 	if !j.Status.Terminal() {
 		c.say(j, job.CheckpointDeleted, job.EventMessage, "checkpoint %s deleted by %s", k.Manifest.Short(), c.by)
+		c.nothingToWaitFor(&j)
 	}
 	c.putJob(j)
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	"github.com/forgeyard/forgeyard-node/cas"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/lease"
 )
@@ -353,11 +354,47 @@ func (c *change) requeue(j *Job, why string) {
 		c.hold(j)
 		return
 	}
-	if c.effectsStop(j, why) {
+	if c.effectsStop(j, why) || c.nothingLeft(j, why) {
 		return
 	}
 	j.Status, j.Reason, j.Certain, j.StopKind, j.StopReason = job.Queued, why, false, "", ""
 	c.moveRun(*j, "waiting: "+why)
+}
+
+// nothingLeft ends a job that goes on from checkpoints only, that has begun, and whose next epoch
+// would begin from nothing, whatever took its last one from it. It reports whether it did.
+func (c *change) nothingLeft(j *Job, why string) bool {
+	if !j.beginsAgain() || j.CancelAt != 0 || !c.Allows(FormatLeases) {
+		return false
+	}
+	c.finish(j, job.Failed, job.RunnerLost, why+"; no checkpoint is left and the job asks for "+j.Spec.Interruption.Retry)
+	return true
+}
+
+// nothingToWaitFor ends such a job while it waits for a runner, when a person took the last
+// checkpoint from it.
+func (c *change) nothingToWaitFor(j *Job) {
+	if j.Status == job.Queued {
+		c.nothingLeft(j, "its last checkpoint was taken away by "+c.by)
+	}
+}
+
+// beginsAgain reports that the next epoch would do anew what the job never wants done anew.
+func (j Job) beginsAgain() bool {
+	_, left := j.NextFrom()
+	return j.Begun != 0 && !left && j.Spec.Interruption.ResumesOnly()
+}
+
+// unbegun takes back that the job has begun: nothing of its current epoch ran.
+func (j *Job) unbegun() {
+	if j.Begun == j.Epoch {
+		j.Begun = 0
+	}
+}
+
+// committed reports that an epoch has committed a checkpoint.
+func (j Job) committed(epoch uint64) bool {
+	return slices.ContainsFunc(j.Checkpoints, func(k checkpoint.Commit) bool { return k.Epoch == epoch })
 }
 
 // stopsHere says why a job that was interrupted by the loss of something does not go on, or

@@ -36,6 +36,8 @@ func (s *State) Offerable(j Job, used time.Duration) error {
 		return no(forgeyard.Conflict, "it asks for no replacement and epoch %d has not certainly stopped", j.Epoch)
 	case j.Status == job.Unknown && !j.Certain && !j.mayGoOn():
 		return no(forgeyard.Conflict, "its interruption budget is spent and epoch %d has not certainly stopped", j.Epoch)
+	case j.Status == job.Unknown && !j.Certain && j.beginsAgain():
+		return no(forgeyard.Conflict, "no checkpoint is left, it asks for %s, and epoch %d has not certainly stopped", j.Spec.Interruption.Retry, j.Epoch)
 	case j.waitsFor() != "":
 		return no(forgeyard.Conflict, "%s%s", reconcileReason, j.waitsFor())
 	case j.Status != job.Queued && j.Status != job.Unknown:
@@ -195,6 +197,9 @@ func (c *change) accept(b Accept) error {
 	j.Lease, j.Phase, j.Reason = l, job.PhaseAccepted, ""
 	if !j.Held() {
 		j.Hold = nil // what became of an earlier wish is over
+	}
+	if j.Begun == 0 && c.Allows(FormatLeases) {
+		j.Begun = j.Epoch
 	}
 	c.putJob(j)
 	c.noteLease(j, "accepted by %s", c.memberName(b.Authority.Runner))
@@ -481,6 +486,9 @@ func (c *change) release(b Release) error {
 		c.putJob(j)
 		return nil
 	}
+	if b.Clean && !j.committed(j.Epoch) {
+		j.unbegun()
+	}
 	if b.Kind == "drain" || b.Kind == stopAuthority || j.StopKind != "" {
 		if j.StopKind == "" {
 			j.StopKind = b.Kind
@@ -664,7 +672,7 @@ func (c *change) accepted(j *Job, b Complete) {
 	c.endLease(j, lease.EndCompleted, string(res.Outcome))
 	j.Phase = job.PhaseCompleted
 	retry := res.Outcome == job.OutcomeFailed && res.Category.RetryElsewhere() && j.CancelAt == 0 && j.Spec.Node == "" // for one node there is no elsewhere
-	if len(res.Steps) > 0 && j.asksNever() && c.Allows(FormatLeases) {
+	if len(res.Steps) > 0 && (j.asksNever() || j.beginsAgain()) && c.Allows(FormatLeases) {
 		retry = false // something of it ran
 	}
 	if res.Overran && c.Allows(FormatLeases) {
@@ -672,6 +680,9 @@ func (c *change) accepted(j *Job, b Complete) {
 	}
 	if retry && j.Retries < maxRetries {
 		j.Retries++
+		if len(res.Steps) == 0 {
+			j.unbegun()
+		}
 		c.avoid(j, b.Authority, string(res.Category)+": "+res.Message)
 		c.requeue(j, fmt.Sprintf("%s on %s: %s", res.Category, c.memberName(b.Authority.Runner), res.Message))
 		j.Message = b.Message

@@ -125,6 +125,9 @@ func (c *change) askSuspend(j Job, or string) (Asked, error) {
 	if final := j.final(); final != "" && !waits && or != OrCancel {
 		return Asked{}, forgeyard.Errorf(AskSuspend, forgeyard.Conflict, "job %s is never resumed: %s", j.ID, final).WithHint("let it end, or cancel it")
 	}
+	if _, left := j.NextFrom(); or == OrRestart && !left && j.Spec.Interruption.ResumesOnly() && !waits {
+		return Asked{}, forgeyard.Errorf(AskSuspend, forgeyard.Conflict, "job %s has no checkpoint yet and asks for %s", j.ID, j.Spec.Interruption.Retry).WithHint("suspend it without --or-restart, or end it: --or-cancel")
+	}
 	if or == OrRestart && j.asksNever() && !waits {
 		return Asked{}, forgeyard.Errorf(AskSuspend, forgeyard.Conflict, "job %s asks never to be begun anew", j.ID).WithHint("suspend it without --or-restart, or end it: --or-cancel")
 	}

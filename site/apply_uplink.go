@@ -204,7 +204,7 @@ func (c *change) takeIn(d Delegation) {
 func (c *change) raiseTerm(j Job, g lease.Grant) {
 	acting := j.Lease.Live() || (j.Status == job.Unknown && !j.Certain)
 	c.endLease(&j, lease.EndRevoked, "the central daemon raised the term")
-	j.Term, j.Grant = g.Term, &g
+	j.Term, j.Grant, j.Begun = g.Term, &g, 0
 	if acting && (j.Lease.WaitsForCertain() || (j.CancelAt != 0 && c.Allows(FormatLeases))) {
 		// The old holder can no longer commit, and may still act: nobody else may do the work
 		// yet, or somebody waits to hear that nothing runs any more.

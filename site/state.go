@@ -249,6 +249,7 @@ type Job struct {
 	Mark    string           `cbor:"55,keyasint,omitempty"` // the last that the attempt's program set, for its next epoch
 	Chosen  forgeyard.Digest `cbor:"86,keyasint,omitzero"`  // manifest that a person chose for the next epochs, until one of them commits
 	Word    *RestoreWord     `cbor:"85,keyasint,omitempty"` // the last that a program said of what it went on from
+	Begun   uint64           `cbor:"111,keyasint,omitempty"` // the first epoch that was accepted, of which something may have run
 }
 
 // Fence is the current fence of the job.
