@@ -32,6 +32,11 @@ var faults = map[string]seeded{
 		says: "heartbeats take raft's fast path", noticed: []string{"same-state", "nothing-lost", "stale-never-commits", "one-current-epoch"}, patience: 60,
 		faults: Faults{Off: seam.Guards{Heartbeats: true, Hash: true}, Shape: slowLeaders("depose", time.Second)},
 	},
+	// The same in whatever company a seed draws.
+	"anycompany": {
+		says: "heartbeats take raft's fast path, in no company of their own", noticed: []string{"same-state", "nothing-lost", "stale-never-commits", "one-current-epoch"}, patience: 60,
+		faults: Faults{Off: seam.Guards{Heartbeats: true, Hash: true}},
+	},
 	// Decision 26d: the answer to a heartbeat of before the call is enough for it.
 	"verifyleader": {
 		says: "VerifyLeader stands for a majority's terms", noticed: []string{"current-reads", "holder-stops-first"}, patience: 60,

@@ -26,13 +26,15 @@ var allMischief = []mischief{
 	{"transfer", (*world).transfer},
 	{"demote", (*world).demote},
 	{"remove", (*world).remove},
-	{"depose", (*world).depose},
+	deposing,
 	{"haunt", (*world).haunt},
 	{"reset", (*world).reset},
 	{"refuse", (*world).refuse},
 	{"longcut", (*world).cutLong},
 	{"behind", (*world).behind},
 }
+
+var deposing = mischief{"depose", (*world).depose}
 
 // staged are those that need a company of their own, and are in no shape that is drawn.
 var staged = []mischief{

@@ -73,7 +73,22 @@ func draw(r *rand.Rand) shape {
 	if len(s.mischief) == 0 {
 		s.mischief = allMischief
 	}
+	if r.IntN(4) == 0 {
+		s.idle(r)
+	}
 	return s
+}
+
+// idle leaves a leader with slow timers alone with itself: nobody asks it for anything for so
+// long that it neither writes an entry nor looks for its majority, and another is elected
+// behind its back. What is wrong with a heartbeat that deposes is seen only then
+// (hashicorp/raft#695): whoever asks in vain has written an entry before. Of what else was
+// drawn one kind stays: a leader that is cut off, stopped or crashed is not idle.
+func (s *shape) idle(r *rand.Rand) {
+	s.jobs, s.reads, s.calm, s.rpc = 20*time.Second, 20*time.Second, 3*time.Second, time.Second
+	s.config.Lease.TTL, s.config.Lease.Renew = 15*time.Second, 5*time.Second
+	s.slow = r.IntN(s.machines)
+	s.mischief = []mischief{deposing, deposing, deposing, s.mischief[r.IntN(len(s.mischief))]}
 }
 
 func (s shape) String() string {
