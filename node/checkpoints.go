@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"path/filepath"
 	"slices"
@@ -30,10 +31,19 @@ type checkpointer struct {
 	memory   capture.Memory
 
 	openers []forgeyard.RunnerID // of what is taken now, where it is restricted
+	waiting *unsettled           // a slot that is in the store, and not decided
+	doubt   forgeyard.Digest     // what was proposed last, where nobody knows whether it is committed
 	before  []checkpoint.File    // what was committed last, as far as this epoch knows
 
 	words    []checkpoint.Message // about the restored state, that the site has not heard
 	unusable string               // why the program rejects it
+}
+
+// unsettled is a slot whose commit is tried again as it was taken: a restricted one that is taken
+// anew is another checkpoint, of other bytes in the store, and cannot be the one that the log has.
+type unsettled struct {
+	ing   capture.Ingested
+	began forgeyard.Instant
 }
 
 func newCheckpointer(x *execution) *checkpointer {
@@ -95,24 +105,54 @@ func (c *checkpointer) poll(ctx context.Context, f runner.Folders, final bool) (
 }
 
 func (c *checkpointer) takeSealed(ctx context.Context, f runner.Folders, seq int) (runner.Captured, error) {
-	began := c.x.n.clock.Now()
-	c.begun(seq)
-	ing, err := capture.IngestSealed(ctx, c.x.n.store, filepath.Join(f.Ckpt, checkpoint.SlotName(seq)), c.expect(f))
-	if err != nil {
-		finding, final := checkpoint.FindingOf(err)
-		if !final {
+	w := c.waiting
+	if w == nil || w.ing.Manifest.Seq != seq {
+		if err := c.forgo(ctx); err != nil {
 			return runner.Captured{}, err
 		}
-		c.last = max(c.last, seq)
-		c.x.tookCheckpoint(resultRejected, 0, began)
-		return runner.Captured{Verdict: runner.VerdictRejected, Seq: seq, Reason: finding.String()}, c.settle(f, seq, finding.Status(), finding.String())
+		w = &unsettled{began: c.x.n.clock.Now()}
+		c.begun(seq)
+		var err error
+		if w.ing, err = capture.IngestSealed(ctx, c.x.n.store, filepath.Join(f.Ckpt, checkpoint.SlotName(seq)), c.expect(f)); err != nil {
+			finding, final := checkpoint.FindingOf(err)
+			if !final {
+				return runner.Captured{}, err
+			}
+			c.last = max(c.last, seq)
+			c.x.tookCheckpoint(resultRejected, 0, w.began)
+			return runner.Captured{Verdict: runner.VerdictRejected, Seq: seq, Reason: finding.String()}, c.settle(f, seq, finding.Status(), finding.String())
+		}
+		c.waiting = w
 	}
-	got, err := c.commit(ctx, ing, began, false)
+	got, err := c.commit(ctx, w.ing, w.began, false)
 	if err != nil {
 		return got, err
 	}
+	c.waiting = nil
 	c.last = max(c.last, seq)
 	return got, c.settle(f, seq, statusOf(got.Verdict), got.Reason)
+}
+
+// forgo lets go of a slot that its program took away before it was decided.
+func (c *checkpointer) forgo(ctx context.Context) error {
+	w := c.waiting
+	if w == nil {
+		return nil
+	}
+	if err := c.letGo(ctx, w.ing); err != nil {
+		return err
+	}
+	c.waiting = nil
+	return c.x.n.store.Unpin(ctx, w.ing.Owner)
+}
+
+// letGo takes the pin that a job has for one of its checkpoints from what is not committed, and
+// leaves it to what may be. Nothing else would take it while the job's lease is live.
+func (c *checkpointer) letGo(ctx context.Context, ing capture.Ingested) error {
+	if ing.ID == c.doubt {
+		return nil
+	}
+	return c.x.n.store.Unpin(context.WithoutCancel(ctx), checkpointPin(c.x.authority.Job, ing.ID))
 }
 
 // begun tells the site that a checkpoint is being taken.
@@ -216,7 +256,7 @@ func (c *checkpointer) replicateAndPropose(ctx context.Context, ing capture.Inge
 	rep, err := x.n.replicate(ctx, job.DurSite, pinOf(checkpointPin(x.authority.Job, ing.ID), roots), roots)
 	if err != nil {
 		x.putBackLog(chunks)
-		return got, err
+		return got, errors.Join(err, c.letGo(ctx, ing))
 	}
 	if goOn {
 		x.n.handingOver(x.authority.Lease)
@@ -234,8 +274,12 @@ func (c *checkpointer) replicateAndPropose(ctx context.Context, ing capture.Inge
 	})
 	if err != nil {
 		x.putBackLog(chunks)
-		return got, err
+		if forgeyard.KindOf(err) != forgeyard.Unavailable {
+			c.doubt = ing.ID
+		}
+		return got, errors.Join(err, c.letGo(ctx, ing))
 	}
+	c.doubt = forgeyard.Digest{}
 	done, err := site.Value[site.Checkpointed](reply)
 	if err != nil { // the parts of the log that went with it are not named yet
 		x.putBackLog(chunks)
@@ -243,18 +287,27 @@ func (c *checkpointer) replicateAndPropose(ctx context.Context, ing capture.Inge
 		if forgeyard.KindOf(err) == forgeyard.Stale {
 			got.Verdict = runner.VerdictStale
 		}
-		return got, x.n.store.Unpin(ctx, ing.Owner)
+		return got, errors.Join(c.letGo(ctx, ing), x.n.store.Unpin(ctx, ing.Owner))
 	}
-	x.n.metrics.checkpoints.Inc()
-	if !told.IsZero() {
+	if done.Duplicate && !goOn {
+		x.putBackLog(chunks) // what came since the first try is named nowhere
+	} else if !told.IsZero() {
 		x.attempt.Told(told.Last())
 	}
+	return c.committed(ctx, ing, got, done, grantedNext{sent: sent}, goOn)
+}
+
+// committed notes what the log has, and what it granted with it.
+func (c *checkpointer) committed(ctx context.Context, ing capture.Ingested, got runner.Captured, done site.Checkpointed, next grantedNext, goOn bool) (runner.Captured, error) {
+	x := c.x
+	x.n.metrics.checkpoints.Inc()
 	c.before = ing.Marker.Files
 	got.Verdict = runner.VerdictCommitted
 	if done.Next != nil {
 		got.Verdict = runner.VerdictContinue
+		next.authority = *done.Next
 		x.mu.Lock()
-		x.next = &grantedNext{authority: *done.Next, sent: sent}
+		x.next = &next
 		x.mu.Unlock()
 	} else if goOn {
 		got.Verdict, got.Reason = runner.VerdictStale, notHere

@@ -20,6 +20,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/consensus"
 	"github.com/forgeyard/forgeyard-node/internal/golden"
 	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/mesh"
 	"github.com/forgeyard/forgeyard-node/node/replica"
 	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/node/runner/spool"
@@ -83,6 +84,11 @@ func halfNodeWith(t *testing.T, sp job.Spec) (*Node, *oneLog, completion) {
 	t.Helper()
 	n := &Node{clock: bubbleClock{time.Now()}, log: slog.New(slog.DiscardHandler), replica: replica.New(), local: newLocal(), backlog: newBacklog(), kick: make(chan struct{}, 1), session: "one"}
 	n.metrics = newMetrics(n)
+	id, err := mesh.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.identity, n.enrolment.RunnerID = id, "R1"
 	g := &oneLog{r: n.replica, requests: map[forgeyard.MessageID]int{}}
 	n.proposer = &replica.Proposer{Group: g, Self: "me", Clock: n.clock, By: "test", NewID: func() forgeyard.MessageID { return forgeyard.MessageID(NewID(n.clock)) }}
 	do := func(b site.Body) site.Reply {
@@ -93,7 +99,7 @@ func halfNodeWith(t *testing.T, sp job.Spec) (*Node, *oneLog, completion) {
 		}
 		return r
 	}
-	do(site.Init{Site: forgeyard.SiteID(NewID(n.clock)), Name: "lab", Config: sitecfg.DefaultSite(), Runner: "R1", Node: "n1", Peer: "p1"})
+	do(site.Init{Site: forgeyard.SiteID(NewID(n.clock)), Name: "lab", Config: sitecfg.DefaultSite(), Runner: "R1", Node: "n1", Peer: id.PeerID().String()})
 	do(site.Register{Runner: "R1", Session: "one", Formats: site.Formats})
 	sp.Title, sp.Steps = "j", []job.Step{{Name: "s", Run: []string{"true"}}}
 	sp = sp.Defaulted()

@@ -136,15 +136,18 @@ func (n *Node) membersInSite() int {
 // targets are the other members, those that gossip calls alive first. What waits for approval
 // is trusted with no copy.
 func (n *Node) targets() []forgeyard.RunnerID {
-	alive := map[forgeyard.RunnerID]bool{}
-	for _, m := range n.gossip.Members() {
-		alive[m.RunnerID] = m.State == mesh.StateAlive
-	}
 	var out []forgeyard.RunnerID
 	for id, m := range n.replica.State().Members.All() {
 		if id != n.enrolment.RunnerID && !m.Removed && !m.Waiting && m.Session.ID != "" {
 			out = append(out, id)
 		}
+	}
+	if len(out) < 2 {
+		return out
+	}
+	alive := map[forgeyard.RunnerID]bool{}
+	for _, m := range n.gossip.Members() {
+		alive[m.RunnerID] = m.State == mesh.StateAlive
 	}
 	sort.SliceStable(out, func(i, j int) bool { return alive[out[i]] && !alive[out[j]] })
 	return out

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -94,8 +95,8 @@ func (c *checkpointer) commitCursor(ctx context.Context, f runner.Folders, cur c
 		return c.badCursor(err)
 	}
 	got, err := c.commit(ctx, ing, began, goOn)
-	if err != nil {
-		return got, err
+	if err != nil { // it is read anew, and taken with what came since
+		return got, errors.Join(err, c.x.n.store.Unpin(context.WithoutCancel(ctx), ing.Owner))
 	}
 	c.last = max(c.last, got.Seq)
 	if got.Verdict != runner.VerdictCommitted && got.Verdict != runner.VerdictContinue {
