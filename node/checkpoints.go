@@ -376,10 +376,12 @@ func (c *checkpointer) hear(ctx context.Context, messages []checkpoint.Message) 
 		reply, err := c.x.n.proposer.Propose(ctx, site.Restored{
 			Authority: c.x.authority, Rejected: m.Kind == checkpoint.MessageRestoreReject, Reason: m.Reason,
 		})
-		if err != nil {
+		if err == nil {
+			err = reply.Err()
+		} else if k := forgeyard.KindOf(err); k == forgeyard.Unavailable || k == forgeyard.Unknown || k == forgeyard.Interrupted {
 			return err
 		}
-		if err := reply.Err(); err != nil { // its epoch is over, or began from nothing
+		if err != nil { // its epoch is over, or began from nothing; said again, it would only stand before what comes after it
 			c.x.n.log.Warn("the site does not take a program's word of its restored state", "job", c.x.authority.Job, "why", err)
 		}
 		c.words = c.words[1:]

@@ -80,13 +80,15 @@ func TestRestrictedWithoutCopies(t *testing.T) {
 	c, _, f := restrictedSlot(t)
 	back := second(t, c.x.n)
 	var first map[string]int
+	var id forgeyard.Digest
 	for range 3 {
-		if got, err := c.Poll(t.Context(), f, false); forgeyard.KindOf(err) != forgeyard.Unavailable {
-			t.Fatalf("%+v %v", got, err)
+		got, err := c.Poll(t.Context(), f, false)
+		if forgeyard.KindOf(err) != forgeyard.Unavailable || got.ID.IsZero() || (!id.IsZero() && got.ID != id) {
+			t.Fatalf("%+v %v, tried before as %s", got, err, id.Short())
 		}
 		now := pinned(t, c.x.n)
 		if first == nil {
-			first = now
+			first, id = now, got.ID
 		}
 		if len(now) != 1 || !maps.Equal(now, first) || isCheckpointPin(slices.Collect(maps.Keys(now))[0]) {
 			t.Errorf("pinned: %v, and %v at first", now, first)
@@ -141,5 +143,33 @@ func TestRestrictedWithoutAnAnswer(t *testing.T) {
 	}
 	if j := c.x.n.jobNow(t, c.x.authority.Job); len(j.Checkpoints) != 1 || (j.LogSeq != 9 && !slices.Equal(c.x.takeLog(10, 9), []job.LogChunk{since})) {
 		t.Errorf("%d checkpoints, the log is named up to %d", len(j.Checkpoints), j.LogSeq)
+	}
+}
+
+// A word of the restored state that the site takes at no time keeps no checkpoint back, and one
+// that it could not hear yet is said again.
+func TestWordThatIsNotTaken(t *testing.T) {
+	c, g, f := restrictedSlot(t)
+	c.contract.Sensitivity = checkpoint.Internal
+	if _, err := c.x.n.propose(t.Context(), site.FormatRaise{To: site.FormatCheckpoints, Voters: []forgeyard.RunnerID{"R1"}}); err != nil {
+		t.Fatal(err)
+	}
+	c.words = []checkpoint.Message{{Kind: checkpoint.MessageRestoreOK}}
+	ctx, cut := context.WithCancel(t.Context())
+	kind := forgeyard.Unavailable
+	g.take = func(cmd site.Command, _ int) error {
+		if _, ok := cmd.Body.(site.Restored); ok {
+			cut()
+			return forgeyard.Errorf("propose", kind, "not heard")
+		}
+		return nil
+	}
+	if got, err := c.Poll(ctx, f, false); forgeyard.KindOf(err) != forgeyard.Unavailable || len(c.words) != 1 {
+		t.Fatalf("%+v %v, %d words left", got, err, len(c.words))
+	}
+	kind = forgeyard.Denied
+	got, err := c.Poll(t.Context(), f, false)
+	if err != nil || got.Verdict != runner.VerdictCommitted || len(c.words) != 0 {
+		t.Errorf("%+v %v, %d words left", got, err, len(c.words))
 	}
 }
