@@ -123,14 +123,18 @@ func RestoredBinding(dir string) (cursor.Binding, error) {
 // the slot after LastSeq. Nothing of it is read from the directory again, so that a program
 // may go on writing.
 func IngestCursor(ctx context.Context, store cas.Store, c Cursor, e Expect) (Ingested, error) {
+	records, err := cursor.Encode(c.Records)
+	if err != nil {
+		return Ingested{}, badCursor(err)
+	}
 	in, err := newIntake(ctx, store, newNeedles(e.Secrets), e, e.LastSeq+1)
 	if err != nil {
 		return Ingested{}, err
 	}
-	return in.done(in.cursor(c))
+	return in.done(in.cursor(c, records))
 }
 
-func (in *intake) cursor(c Cursor) (Ingested, error) {
+func (in *intake) cursor(c Cursor, records []byte) (Ingested, error) {
 	e := in.expect
 	m := checkpoint.Marker{
 		V: checkpoint.MarkerVersion, Attempt: e.Authority.Attempt, Epoch: e.Authority.Fence.Epoch, Seq: e.LastSeq + 1,
@@ -142,7 +146,7 @@ func (in *intake) cursor(c Cursor) (Ingested, error) {
 	for _, f := range []struct {
 		name string
 		b    []byte
-	}{{checkpoint.BindingName, c.Binding.Encode()}, {checkpoint.CursorName, cursor.Encode(c.Records)}, {checkpoint.PlanName, c.Plan.Encode()}} {
+	}{{checkpoint.BindingName, c.Binding.Encode()}, {checkpoint.CursorName, records}, {checkpoint.PlanName, c.Plan.Encode()}} {
 		if in.needles.in(f.b) {
 			return Ingested{}, secretFinding().Err("ingest")
 		}

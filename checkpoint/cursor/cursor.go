@@ -20,8 +20,10 @@ package cursor
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -208,26 +210,74 @@ func parseLine(line []byte) (Record, error) {
 	return r, nil
 }
 
-// Encode writes records as a cursor.
-func Encode(records []Record) []byte {
+// Encode writes records as a cursor. What Decode would not read back is Limit: a line too long
+// once it is written anew, or too much of all.
+func Encode(records []Record) ([]byte, error) {
+	if len(records) > MaxRecords {
+		return nil, forgeyard.Errorf("cursor", forgeyard.Limit, "%d records are more than the bound of %d: split the list of tests", len(records), MaxRecords)
+	}
 	var b bytes.Buffer
 	for _, r := range records {
-		b.Write(r.Line())
+		line := r.Line()
+		if len(line)-1 > MaxLine {
+			return nil, forgeyard.Errorf("cursor", forgeyard.Limit, "record %d has %d bytes, the bound is %d: shorten its id or its evidence", r.Seq, len(line)-1, MaxLine)
+		}
+		if n := b.Len() + len(line); n > MaxBytes {
+			return nil, forgeyard.Errorf("cursor", forgeyard.Limit, "up to record %d the cursor of all epochs has %d bytes, the bound is %d: shorten the evidence, or split the list of tests", r.Seq, n, MaxBytes)
+		}
+		b.Write(line)
 	}
-	return b.Bytes()
+	return b.Bytes(), nil
 }
 
-// Merge puts the records of one epoch behind those that it goes on from.
+// Merge puts the records of one epoch behind what counts of those that it goes on from.
 func Merge(before, now []Record, epoch uint64) ([]Record, error) {
-	l := Log{Records: append([]Record(nil), before...)}
+	l := Log{Records: shrink(before)}
+	last := Log{Records: before}
 	for _, r := range now {
 		if r.Epoch != epoch {
 			return nil, forgeyard.Errorf("cursor", forgeyard.Invalid, "record %d is of epoch %d, this is %d", r.Seq, r.Epoch, epoch)
 		}
-		if why := l.follows(r); why != "" {
+		if why := cmp.Or(last.follows(r), l.follows(r)); why != "" {
 			return nil, forgeyard.Errorf("cursor", forgeyard.Invalid, "%s: records are numbered on from $FORGEYARD_TEST_CURSOR_IN", why)
 		}
 		l.Records = append(l.Records, r)
 	}
 	return l.Records, nil
+}
+
+// shrink keeps of each test the last end, which takes the time of all before it, and a start
+// in a later epoch, which cancels its suite. Fold comes to the same state by them, and a cursor
+// does not grow with the epochs.
+func shrink(records []Record) []Record {
+	type kept struct {
+		end, start int // index, -1: none
+		took       int64
+	}
+	tests := map[string]kept{}
+	for i, r := range records {
+		k, ok := tests[r.ID]
+		if !ok {
+			k.end, k.start = -1, -1
+		}
+		switch {
+		case r.Event == End:
+			took := max(r.Ended-r.Started, 0)
+			k.end, k.start, k.took = i, -1, min(k.took, math.MaxInt64-took)+took
+		case k.end >= 0 && r.Epoch > records[k.end].Epoch:
+			k.start = i
+		}
+		tests[r.ID] = k
+	}
+	var out []Record
+	for i, r := range records {
+		k := tests[r.ID]
+		if i == k.end {
+			r.Started = max(r.Ended-k.took, 0)
+		}
+		if i == k.end || i == k.start {
+			out = append(out, r)
+		}
+	}
+	return out
 }

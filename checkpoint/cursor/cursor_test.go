@@ -50,6 +50,13 @@ func (b *book) test(epoch uint64, id string, o Outcome) {
 	b.add(epoch, id, End, o)
 }
 
+func encode(t testing.TB, r []Record) []byte {
+	t.Helper()
+	b, err := Encode(r)
+	check(t, err)
+	return b
+}
+
 func fold(t testing.TB, p Plan, r []Record, i job.Isolation, epoch uint64) State {
 	t.Helper()
 	s, err := Fold(p, r, i, epoch)
@@ -116,7 +123,7 @@ func TestK11ThousandTests(t *testing.T) {
 			runs++
 			b.test(epoch, id, Pass)
 		}
-		bytes := Encode(b.out)
+		bytes := encode(t, b.out)
 		if len(left) > 150 {
 			bytes = bytes[:len(bytes)-rnd.IntN(400)] // the crash
 		}
@@ -151,7 +158,7 @@ func TestDamageInTheMiddle(t *testing.T) {
 	for _, id := range plan(4) {
 		b.test(1, id, Pass)
 	}
-	whole := Encode(b.out)
+	whole := encode(t, b.out)
 	second := bytes.IndexByte(whole, '\n') + 1
 	last := bytes.LastIndexByte(whole[:len(whole)-1], '\n') + 1
 	for i := range whole {
@@ -223,7 +230,7 @@ func TestGolden(t *testing.T) {
 		{Seq: 2, Epoch: 1, ID: "pkg::TestA", Event: End, Outcome: Pass, Started: 1700000000000, Ended: 1700000000250},
 		{Seq: 7, Epoch: 3, ID: "tests/test_ä.py::test[<x>]", Event: End, Outcome: Error, Evidence: "logs/b.txt"},
 	}
-	if got := Encode(records); !bytes.Equal(got, want) {
+	if got := encode(t, records); !bytes.Equal(got, want) {
 		t.Fatalf("got  %x\nwant %x\n%s", got, want, got)
 	}
 	l, err := Decode(want)
@@ -345,7 +352,7 @@ func TestMerge(t *testing.T) {
 	a, b := &book{}, &book{seq: 2}
 	a.test(1, "x", Pass)
 	b.test(2, "y", Pass)
-	if got, err := Merge(a.out, b.out, 2); err != nil || len(got) != 4 {
+	if got, err := Merge(a.out, b.out, 2); err != nil || !slices.Equal(got, append([]Record{a.out[1]}, b.out...)) {
 		t.Fatal(got, err)
 	}
 	if _, err := Merge(a.out, b.out, 3); err == nil {
@@ -356,11 +363,69 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// CK-175: what is carried on has two records a test at most, however many epochs there were, and
+// comes to the same report as all records together.
+func TestMergeDoesNotGrow(t *testing.T) {
+	p := plan(30)
+	for seed := range uint64(50) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		b := &book{}
+		var carried []Record
+		for epoch := uint64(1); epoch <= 12; epoch++ {
+			from := len(b.out)
+			for range rnd.IntN(40) {
+				id := p[rnd.IntN(len(p))]
+				b.add(epoch, id, Start, "")
+				if rnd.IntN(4) > 0 {
+					b.add(epoch, id, End, []Outcome{Pass, Fail, Skip}[rnd.IntN(3)])
+				}
+			}
+			now := b.out[from:]
+			got, err := Merge(carried, now, epoch)
+			check(t, err)
+			carried = got
+			if n := len(got) - len(now); n > 2*len(p) {
+				t.Fatalf("seed %d, epoch %d: %d records of older epochs for %d tests", seed, epoch, n, len(p))
+			}
+			for _, i := range []job.Isolation{job.Isolated, job.Suite} {
+				for _, at := range []uint64{epoch, epoch + 1} {
+					if have, want := fold(t, p, got, i, at).Report().Encode(), fold(t, p, b.out, i, at).Report().Encode(); !bytes.Equal(have, want) {
+						t.Fatalf("seed %d, %s, epoch %d seen from %d:\n%s\nall records: %s", seed, i, epoch, at, have, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// What cannot be read back is not written: the bound of the whole, and of one line.
+func TestEncodeBound(t *testing.T) {
+	b := &book{}
+	evidence := strings.Repeat("e", checkpoint.MaxText)
+	for i := 0; len(b.out)*(checkpoint.MaxText+MaxID) <= MaxBytes; i++ {
+		b.add(1, fmt.Sprintf("%0*d", MaxID, i), End, Pass)
+		b.out[i].Evidence = evidence
+	}
+	if _, err := Encode(b.out); forgeyard.KindOf(err) != forgeyard.Limit || !strings.Contains(err.Error(), fmt.Sprint(MaxBytes)) {
+		t.Errorf("%d records: %v", len(b.out), err)
+	}
+	if l, err := Decode(encode(t, b.out[:len(b.out)*4/5])); err != nil || len(l.Records) != len(b.out)*4/5 {
+		t.Errorf("within the bound: %v", err)
+	}
+	long := Record{Seq: 1, Epoch: 1, ID: strings.Repeat("\x01", MaxID), Event: End, Outcome: Pass, Evidence: strings.Repeat("\x01", checkpoint.MaxText)}
+	if _, err := Encode([]Record{long}); forgeyard.KindOf(err) != forgeyard.Limit {
+		t.Errorf("a long line: %v", err)
+	}
+	if _, err := Encode(make([]Record, MaxRecords+1)); forgeyard.KindOf(err) != forgeyard.Limit {
+		t.Errorf("too many records: %v", err)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	b := &book{}
 	b.test(1, "a", Pass)
 	b.test(2, "b", Fail)
-	f.Add(Encode(b.out))
+	f.Add(encode(f, b.out))
 	f.Add([]byte("{}\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		l, err := Decode(in)
@@ -370,7 +435,11 @@ func FuzzDecode(f *testing.F) {
 		if l.Good > len(in) || l.Good > 0 && in[l.Good-1] != '\n' {
 			t.Fatalf("%d good bytes of %d", l.Good, len(in))
 		}
-		again, err := Decode(Encode(l.Records))
+		b, err := Encode(l.Records)
+		if err != nil {
+			return // lines that are longer once they are written anew
+		}
+		again, err := Decode(b)
 		if err != nil || !slices.Equal(again.Records, l.Records) {
 			t.Fatalf("%v, %d records, then %d", err, len(l.Records), len(again.Records))
 		}

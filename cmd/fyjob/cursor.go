@@ -284,10 +284,14 @@ func (h *helper) recordIn(s suite, id string, e cursor.Event, o cursor.Outcome, 
 			}
 		}
 	}
+	line, err := cursor.Encode([]cursor.Record{r})
+	if err != nil {
+		return err
+	}
 	if err := f.Truncate(int64(l.Good)); err != nil {
 		return err
 	}
-	if _, err := f.WriteAt(r.Line(), int64(l.Good)); err != nil {
+	if _, err := f.WriteAt(line, int64(l.Good)); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
