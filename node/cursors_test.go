@@ -2,10 +2,15 @@ package node
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/checkpoint/cursor"
+	"github.com/forgeyard/forgeyard-node/job"
+	"github.com/forgeyard/forgeyard-node/node/runner"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -41,6 +46,34 @@ job:
   resources: {cpu: 0.1, memory: 64MiB, disk: 64MiB, pids: 32}
   resume: {mode: framework, checkpoint: {results: 2, interval: 1h}}
 `, strings.Join(first, `' '`), strings.Join(second, `' '`))
+}
+
+// What is wrong with a cursor is told once while the program runs, and again to the exit that
+// asks for another epoch: that one is refused with its reason.
+func TestBadCursorIsToldToTheExit(t *testing.T) {
+	resume := job.Resume{Mode: job.ResumeFramework, Isolation: job.Isolated, Checkpoint: job.CheckpointDecl{Results: 1}}
+	x, _, _ := logging(t, job.Spec{Resume: resume}, 1)
+	contract, err := checkpoint.NewContract(resume, checkpoint.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &checkpointer{x: x, contract: contract}
+	f := runner.Folders{Ckpt: t.TempDir(), Ctl: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(f.Ckpt, checkpoint.PlanName), []byte("a\nb"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first, err := c.pollCursor(t.Context(), f, nil, true)
+	if err != nil || first.Verdict != runner.VerdictRejected || first.Reason == "" {
+		t.Fatalf("%+v %v", first, err)
+	}
+	if got, err := c.pollCursor(t.Context(), f, nil, true); err != nil || got.Verdict != runner.VerdictNone {
+		t.Errorf("told twice: %+v %v", got, err)
+	}
+	for _, yield := range []bool{true, false} {
+		if got, err := c.exitCursor(t.Context(), f, yield); err != nil || got != first {
+			t.Errorf("the exit, yield %v: %+v %v", yield, got, err)
+		}
+	}
 }
 
 // CK-058, CK-175: a cursor is committed while the program runs, after so many results, and
