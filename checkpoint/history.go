@@ -124,7 +124,7 @@ func Record(history []Commit, c Commit) ([]Commit, error) {
 			return history, bad(forgeyard.Conflict, "slot %d, and slot %d of epoch %d is committed", c.Seq, last.Seq, c.Epoch)
 		}
 	}
-	c.State, c.Failures, c.Why = Good, 0, ""
+	c.State, c.Failures, c.Why, c.By, c.Dropped = Good, 0, "", "", false
 	return trim(append(slices.Clip(slices.Clone(history)), c)), nil
 }
 
@@ -204,6 +204,31 @@ func Quarantine(history []Commit, manifest forgeyard.Digest, why string) ([]Comm
 		}
 	})
 }
+
+// Choose makes a commit the newest good one by a person's word: the good ones after it are set
+// aside for that reason, and it is taken up again if it was set aside so itself. It returns those
+// that it has set aside.
+func Choose(history []Commit, manifest forgeyard.Digest, by, why string) (next, over []Commit, err error) {
+	next, err = change(history, manifest, func(c *Commit) {
+		if c.PassedOver() {
+			c.State, c.By, c.Why, c.Failures = Good, "", "", 0
+		}
+	})
+	if err != nil {
+		return history, nil, err
+	}
+	i := slices.IndexFunc(next, func(c Commit) bool { return c.Manifest == manifest })
+	for k := range next[i+1:] {
+		if c := &next[i+1+k]; c.State == Good {
+			c.State, c.By, c.Why = Quarantined, by, forgeyard.Clip("passed over: "+why, MaxText)
+			over = append(over, *c)
+		}
+	}
+	return next, over, nil
+}
+
+// PassedOver reports that a person set it aside, and that nothing else speaks against it.
+func (c Commit) PassedOver() bool { return c.State == Quarantined && c.By != "" && !c.Dropped }
 
 // Cause says which commits are withdrawn: one, all that a runner took, or all of an epoch.
 type Cause struct {

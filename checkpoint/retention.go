@@ -25,7 +25,7 @@ func RetentionOf(c Contract) Retention {
 type Owner struct {
 	Status job.Status
 	Ended  forgeyard.Wall
-	Needs  forgeyard.Digest // what the current epoch goes on from
+	Needs  []forgeyard.Digest // what the current epoch goes on from, and what the next one would
 }
 
 // Surplus is a commit whose payload is to go, and why.
@@ -35,8 +35,8 @@ type Surplus struct {
 }
 
 // Surplus lists what is not to be kept any more. While the job may go on, the newest good
-// commit and the one that the current epoch needs are never among it, so a resume always finds
-// what Select names. The clock is for how long something is kept and for nothing else.
+// commit and those that an epoch needs are never among it, so a resume always finds
+// what it goes on from. The clock is for how long something is kept and for nothing else.
 func (r Retention) Surplus(history []Commit, of Owner, now forgeyard.Wall) []Surplus {
 	var out []Surplus
 	good := 0
@@ -54,13 +54,13 @@ func (r Retention) Surplus(history []Commit, of Owner, now forgeyard.Wall) []Sur
 		case c.State == Good:
 			good++
 			switch {
-			case good == 1 || c.Manifest == of.Needs:
+			case good == 1 || slices.Contains(of.Needs, c.Manifest):
 			case good > max(r.KeepLatest, 1):
 				why = found(Valid, "", "%d newer ones are kept", max(r.KeepLatest, 1)).Detail
 			case r.MaxAge > 0 && age > r.MaxAge:
 				why = "it is older than " + r.MaxAge.String()
 			}
-		case c.Manifest == of.Needs:
+		case slices.Contains(of.Needs, c.Manifest):
 		case r.MaxAge > 0 && age > r.MaxAge:
 			why = "it is not usable and older than " + r.MaxAge.String()
 		}

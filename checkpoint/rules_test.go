@@ -299,7 +299,7 @@ func (s *story) keep(td *datadriven.TestData) string {
 		of.Ended = now - forgeyard.Wall(span(s.t, td, "ago").Milliseconds())
 	}
 	if n := scan(s.t, td, "needs", ""); n != "" {
-		of.Needs = s.name(n)
+		of.Needs = append(of.Needs, s.name(n))
 	}
 	var out []string
 	for _, d := range r.Surplus(aged, of, now) {

@@ -26,12 +26,15 @@ func (j Job) Surplus(now forgeyard.Wall) []checkpoint.Surplus {
 	return r.Surplus(j.Checkpoints, j.owner(), now)
 }
 
-// owner says what of the job's checkpoints it needs: what its epoch goes on from, or is to go on
-// from by a person's choice.
+// owner says what of the job's checkpoints it needs: what its epoch goes on from, and what the
+// next one would, which an effect may keep from being the newest.
 func (j Job) owner() checkpoint.Owner {
-	o := checkpoint.Owner{Status: j.Status, Ended: j.Ended, Needs: j.ResumeFrom}
-	if !j.Chosen.IsZero() {
-		o.Needs = j.Chosen
+	o := checkpoint.Owner{Status: j.Status, Ended: j.Ended}
+	if !j.ResumeFrom.IsZero() {
+		o.Needs = append(o.Needs, j.ResumeFrom)
+	}
+	if next, ok := j.NextFrom(); ok {
+		o.Needs = append(o.Needs, next.Manifest)
 	}
 	return o
 }

@@ -144,23 +144,20 @@ func (c *change) checkpointLetGo(b CheckpointLetGo) error {
 	if k.Dropped {
 		return nil
 	}
-	best, ok, _ := checkpoint.Select(j.Checkpoints)
-	good := 0
-	for _, h := range j.Checkpoints {
-		if h.State == checkpoint.Good {
-			good++
-		}
+	next, err := checkpoint.LetGo(j.Checkpoints, k.Manifest, c.by, "deleted")
+	if err != nil {
+		return err
 	}
+	from, goesOn := j.NextFrom()
+	without := j
+	without.Checkpoints = next
+	_, left := without.NextFrom()
 	switch {
 	case j.Status.Terminal():
 	case j.Lease.Live() && j.ResumeFrom == k.Manifest && j.beforeWork():
 		return forgeyard.Errorf("checkpoint delete", forgeyard.Conflict, "epoch %d of job %s is starting from it", j.Epoch, j.ID).WithHint("try again when it runs")
-	case ok && best.Manifest == k.Manifest && good == 1 && !b.Force:
-		return forgeyard.Errorf("checkpoint delete", forgeyard.Conflict, "it is the only one that job %s can go on from: without it the job begins anew", j.ID).WithHint("--force deletes it all the same")
-	}
-	next, err := checkpoint.LetGo(j.Checkpoints, k.Manifest, c.by, "deleted")
-	if err != nil {
-		return err
+	case goesOn && from.Manifest == k.Manifest && !left && !b.Force:
+		return forgeyard.Errorf("checkpoint delete", forgeyard.Conflict, "it is the only one that job %s can go on from: without it the job %s", j.ID, j.withoutAny()).WithHint("--force deletes it all the same")
 	}
 	j.Checkpoints = next
 	c.note(KindCheckpoint, "%s of job %s deleted by %s", k.Manifest.Short(), j.ID, c.by)
@@ -170,6 +167,14 @@ func (c *change) checkpointLetGo(b CheckpointLetGo) error {
 	}
 	c.putJob(j)
 	return nil
+}
+
+// withoutAny says what becomes of the job when it has no checkpoint left.
+func (j Job) withoutAny() string {
+	if j.Spec.Interruption.ResumesOnly() {
+		return "fails, as it asks for " + j.Spec.Interruption.Retry
+	}
+	return "begins anew"
 }
 
 // beforeWork reports that what the current epoch goes on from may still be on its way.

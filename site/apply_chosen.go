@@ -12,18 +12,13 @@ import (
 )
 
 // NextFrom is the checkpoint that the next epoch starts from, false: from nothing. Who looks for a
-// machine, and who opens the epoch, ask here. It is the newest good one, or where a person chose
-// one, that one, else the newest good one before it: who passes over the newer ones does not get
-// them back by a failure.
+// machine, and who opens the epoch, ask here. It is the newest good one: what a person passed over
+// is set aside, so that no failure of a later one brings it back.
 func (j Job) NextFrom() (checkpoint.Commit, bool) {
 	if j.Spec.Interruption.Retry == job.RetryRestart {
 		return checkpoint.Commit{}, false
 	}
-	upTo := j.Checkpoints
-	if i := slices.IndexFunc(upTo, func(k checkpoint.Commit) bool { return k.Manifest == j.Chosen }); i >= 0 && !j.Chosen.IsZero() {
-		upTo = upTo[:i+1]
-	}
-	from, ok, _ := checkpoint.Select(upTo, j.beyondEffects()...)
+	from, ok, _ := checkpoint.Select(j.Checkpoints, j.beyondEffects()...)
 	return from, ok
 }
 
@@ -73,15 +68,23 @@ func (c *change) resumeFrom(j *Job, b Resume) error {
 		return no(forgeyard.Conflict, "the payload of checkpoint %s is kept no longer: %s", k.Manifest.Short(), k.Why)
 	case slices.Contains(j.beyondEffects(), k.Manifest):
 		return no(forgeyard.Conflict, "checkpoint %s was taken after an effect began that goes on from before it", k.Manifest.Short()).WithHint("choose an older one: forgeyard-node checkpoint list %s", j.ID)
-	case k.State != checkpoint.Good:
+	case k.State != checkpoint.Good && !k.PassedOver():
 		return no(forgeyard.Conflict, "checkpoint %s is %s: %s", k.Manifest.Short(), k.State, k.Why).WithHint("choose another: forgeyard-node checkpoint list %s", j.ID)
 	}
 	if err := c.somebodyFits(*j, k); err != nil {
 		return err
 	}
-	j.Chosen = k.Manifest
-	if newest, ok, _ := checkpoint.Select(j.Checkpoints); ok && newest.Manifest != k.Manifest {
-		reason += fmt.Sprintf(" (%s of epoch %d is passed over)", newest.Manifest.Short(), newest.Epoch)
+	next, over, err := checkpoint.Choose(j.Checkpoints, k.Manifest, c.by, reason)
+	if err != nil {
+		return err
+	}
+	j.Checkpoints = next
+	if n := len(over); n > 0 {
+		reason += fmt.Sprintf(" (%s of epoch %d is passed over", over[n-1].Manifest.Short(), over[n-1].Epoch)
+		if n > 1 {
+			reason += fmt.Sprintf(", and %d before it", n-1)
+		}
+		reason += ")"
 	}
 	c.note(KindCheckpoint, "job %s is resumed from %s of epoch %d by %s: %s", j.ID, k.Manifest.Short(), k.Epoch, c.by, reason)
 	c.tell(*j, job.EventMessage, "", "resumed by %s from checkpoint %s of epoch %d: %s", c.by, k.Manifest.Short(), k.Epoch, reason)

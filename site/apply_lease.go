@@ -124,7 +124,7 @@ func (c *change) openEpoch(j *Job, r forgeyard.RunnerID, session forgeyard.Sessi
 		j.Tail = 0 // where nothing ran in between, what the last execution left behind is still due
 	}
 	if j.Attempt == "" || !resumes {
-		j.Attempt, j.Checkpoints, j.Chosen = forgeyard.AttemptID(c.newID()), nil, forgeyard.Digest{}
+		j.Attempt, j.Checkpoints = forgeyard.AttemptID(c.newID()), nil
 	}
 	a := forgeyard.Authority{
 		Job: j.ID, Attempt: j.Attempt, Lease: forgeyard.LeaseID(c.newID()), Spec: j.SpecID, Runner: r, Session: session,
@@ -322,7 +322,7 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 		return Checkpointed{}, err
 	}
 	before := j.Checkpoints
-	j.Checkpoints, j.Chosen = next, forgeyard.Digest{}
+	j.Checkpoints = next
 	c.letGoSurplus(&j)
 	if b.Productive && !j.ResumeFrom.IsZero() {
 		if well, err := checkpoint.ResumedWell(j.Checkpoints, j.ResumeFrom); err == nil {

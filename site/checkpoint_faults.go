@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/forgeyard/forgeyard-node"
-	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 )
 
@@ -111,7 +110,7 @@ func overflows(j Job, now forgeyard.Wall) (CheckpointFault, bool) {
 	if !ok {
 		return CheckpointFault{}, false
 	}
-	over := r.Surplus(j.Checkpoints, checkpoint.Owner{Status: j.Status, Needs: j.ResumeFrom}, now)
+	over := r.Surplus(j.Checkpoints, j.owner(), now)
 	if len(over) == 0 {
 		return CheckpointFault{}, false
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 )
 
@@ -109,11 +110,11 @@ func says(b Body) bool {
 	case Cancel:
 		return b.Reason != "" || b.Note != "" || b.After || b.Within != 0 || b.Run != ""
 	case Resume:
-		return !b.From.IsZero()
+		return !b.From.IsZero() || b.Reason != ""
 	case Expire:
 		return b.LogSeq != 0
 	case Checkpoint:
-		return !b.Told.IsZero() || b.Commit.Where != nil || b.Commit.Took != 0 || len(b.Commit.For) > 0 || b.Commit.Same
+		return !b.Told.IsZero() || b.Commit.Where != nil || b.Commit.Origin != (checkpoint.Origin{}) || b.Commit.By != "" || b.Commit.Dropped || b.Commit.Took != 0 || len(b.Commit.For) > 0 || b.Commit.Same
 	case Release:
 		return !b.Told.IsZero() || b.Clean
 	case Complete:

@@ -83,7 +83,7 @@ var later = []string{
 	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile",
 	"Cancel.Reason", "Cancel.Note", "Cancel.After", "Cancel.Within", "Cancel.Run", "Submit.Group", "Submit.Order", "Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension", "InterruptionConfig.MaxStopGrace",
 	"Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark",
-	"Event.Type", "Job.Word", "Job.Chosen", "Job.Begun", "Resume.From", "Resume.Reason",
+	"Event.Type", "Job.Word", "Job.Begun", "Resume.From", "Resume.Reason",
 }
 
 // latest are fields that came after the others of later; TestPlaces, TestPastSessions,
@@ -91,7 +91,7 @@ var later = []string{
 var latest = []string{"Event.Type", "Register.Place", "Session.Place", "Session.Past", "Release.Clean", "Report.Log", "Expire.LogSeq", "Result.Overran", "Job.Tail", "Lease.DriftPPM", "Stopped.LogSeq", "Capabilities.GPUs", "Spec.OnFailure", "Result.Diagnostics",
 	"Token.Approve", "Member.Waiting", "Member.Assigned", "Member.Notice", "Member.Moving", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice", "Toolchain.Digest", "Toolchain.Warm", "Capabilities.WarmToolchains", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted",
 	"Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile",
-	"Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension", "Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark", "Job.Word", "Job.Chosen", "Job.Begun",
+	"Run.Group", "Run.Order", "Run.SupersededBy", "Run.Suspension", "Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark", "Job.Word", "Job.Begun",
 	"Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Commit.Origin", "Commit.For", "Commit.Same", "Resume.Compatibility", "Resume.Sensitivity", "Capabilities.Machine"}
 
 // TestPlaces holds where a session runs: in its registration and in a snapshot, plain and
@@ -424,7 +424,7 @@ func TestFieldsOfRuns(t *testing.T) {
 	golden.Fill(t, &release, "Release.Clean")
 	golden.Fill(t, &end, "Result.Overran", "Result.Diagnostics")
 	golden.Fill(t, &runs.Events, "Event.Type")
-	golden.Fill(t, &runs.Jobs, "Job.Word", "Job.Chosen", "Job.Begun", "Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark", "Job.Said", "Job.Tail", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted", "Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice", "Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Commit.Origin", "Commit.For", "Commit.Same", "Resume.Compatibility", "Resume.Sensitivity")
+	golden.Fill(t, &runs.Jobs, "Job.Word", "Job.Begun", "Resume.Isolation", "Resume.Profile", "CheckpointDecl.Results", "Job.Mark", "Job.Said", "Job.Tail", "Job.Hold", "Job.Asks", "Job.Cancel", "Job.Stuck", "Job.Tainted", "Job.Effects", "Job.Steps", "Spec.EffectRules", "Step.Resume", "Step.Outputs", "Step.Reconcile", "Result.Overran", "Result.Diagnostics", "Spec.OnFailure", "Requires.Pool", "Requires.Trust", "Interruption.StableAfter", "Interruption.ResumeFailures", "Interruption.Priority", "Interruption.FinishWithin", "CheckpointDecl.OnCancel", "CheckpointDecl.NoneOnNotice", "Commit.By", "Commit.Dropped", "CheckpointDecl.MaxAge", "CheckpointDecl.KeepOnFailure", "Commit.Where", "Commit.Took", "Commit.Origin", "Commit.For", "Commit.Same", "Resume.Compatibility", "Resume.Sensitivity")
 	golden.Fill(t, &runs.Names)
 	runs.Format, runs.Runs = snapshotFormat, []Run{{ID: runs.Events[0].Run, LastSeq: 1}}
 	rows := golden.Rows(t, "testdata/runs.hex", []golden.Row{

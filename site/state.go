@@ -242,14 +242,13 @@ type Job struct {
 	// Tainted is the epoch that ran when its runner's checkpoints, or its own, were revoked.
 	Tainted uint64 `cbor:"46,keyasint,omitempty"`
 
-	Effects []Effect         `cbor:"50,keyasint,omitempty"`  // the ledger, in the order of the first intents; at most job.MaxEffects
-	Steps   []CommittedStep  `cbor:"51,keyasint,omitempty"`  // in the order of the log, each step once
-	Cancel  *Cancellation    `cbor:"58,keyasint,omitempty"`  // beside CancelAt: nil where a person's plain wish is all
-	Stuck   int              `cbor:"59,keyasint,omitempty"`  // checkpoints in a row that brought nothing, each with a restart
-	Mark    string           `cbor:"55,keyasint,omitempty"`  // the last that the attempt's program set, for its next epoch
-	Chosen  forgeyard.Digest `cbor:"86,keyasint,omitzero"`   // manifest that a person chose for the next epochs, until one of them commits
-	Word    *RestoreWord     `cbor:"85,keyasint,omitempty"`  // the last that a program said of what it went on from
-	Begun   uint64           `cbor:"111,keyasint,omitempty"` // the first epoch that was accepted, of which something may have run
+	Effects []Effect        `cbor:"50,keyasint,omitempty"`  // the ledger, in the order of the first intents; at most job.MaxEffects
+	Steps   []CommittedStep `cbor:"51,keyasint,omitempty"`  // in the order of the log, each step once
+	Cancel  *Cancellation   `cbor:"58,keyasint,omitempty"`  // beside CancelAt: nil where a person's plain wish is all
+	Stuck   int             `cbor:"59,keyasint,omitempty"`  // checkpoints in a row that brought nothing, each with a restart
+	Mark    string          `cbor:"55,keyasint,omitempty"`  // the last that the attempt's program set, for its next epoch
+	Word    *RestoreWord    `cbor:"85,keyasint,omitempty"`  // the last that a program said of what it went on from
+	Begun   uint64          `cbor:"111,keyasint,omitempty"` // the first epoch that was accepted, of which something may have run
 }
 
 // Fence is the current fence of the job.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/forgeyard/forgeyard-node"
 	forgeyardv1 "github.com/forgeyard/forgeyard-node/api/forgeyard/v1"
-	"github.com/forgeyard/forgeyard-node/checkpoint"
 	"github.com/forgeyard/forgeyard-node/job"
 	"github.com/forgeyard/forgeyard-node/site"
 )
@@ -16,7 +15,7 @@ func resumption(s *site.State, j site.Job, v *forgeyardv1.Job) {
 	if n := len(j.Checkpoints); n > 0 {
 		v.LatestCheckpoint = j.Checkpoints[n-1].Manifest.String()
 	}
-	if next, ok, _ := checkpoint.Select(j.Checkpoints); ok && !j.Status.Terminal() && j.Spec.Interruption.Retry != job.RetryRestart {
+	if next, ok := j.NextFrom(); ok && !j.Status.Terminal() {
 		v.ResumesFrom = next.Manifest.String()
 	}
 	for _, e := range j.History {
