@@ -67,7 +67,7 @@ func (c *change) endSuspension(j Job) {
 	if !ok || r.Suspension == nil || r.Suspension.Ended != 0 {
 		return
 	}
-	if j.Hold != nil && j.Hold.Step == r.Suspension.Wish && j.Hold.State != SuspendResuming {
+	if j.Held() || j.Hold != nil && j.Hold.Step == r.Suspension.Wish && j.Hold.State != SuspendResuming {
 		return
 	}
 	s := *r.Suspension
