@@ -317,6 +317,9 @@ func (c *change) checkpoint(b Checkpoint) (Checkpointed, error) {
 	if why := j.startedFromRevoked(); why != "" {
 		return Checkpointed{}, forgeyard.Errorf("checkpoint", forgeyard.Denied, "what this execution went on from was revoked: %s", why)
 	}
+	if err := c.sealedRight(j, rec, b.Authority.Runner); err != nil {
+		return Checkpointed{}, err
+	}
 	next, err := checkpoint.Record(j.Checkpoints, rec)
 	if err != nil {
 		return Checkpointed{}, err

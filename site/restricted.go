@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/forgeyard/forgeyard-node"
+	"github.com/forgeyard/forgeyard-node/checkpoint"
+	"github.com/forgeyard/forgeyard-node/job"
 )
 
 // maxOpeners bounds for how many nodes a restricted checkpoint is sealed, beside the one that
@@ -31,4 +33,27 @@ func (s *State) Openers(j Job, taker forgeyard.RunnerID) []Member {
 	}
 	slices.SortFunc(out, func(a, b Member) int { return cmp.Compare(a.Runner, b.Runner) })
 	return out
+}
+
+// sealedRight refuses a commit whose payload is not sealed as its job asks: what names nobody is
+// open to all, and its own taker must be able to go on from it.
+func (c *change) sealedRight(j Job, rec checkpoint.Commit, taker forgeyard.RunnerID) error {
+	if !c.Allows(FormatCheckpoints) {
+		return nil
+	}
+	if j.Spec.Resume.Sensitivity != job.SensRestricted {
+		if len(rec.For) > 0 {
+			return forgeyard.Errorf("checkpoint", forgeyard.Invalid, "it is sealed for %d nodes, and the job is not restricted: every member may go on with it", len(rec.For))
+		}
+		return nil
+	}
+	if !slices.Contains(rec.For, taker) {
+		return forgeyard.Errorf("checkpoint", forgeyard.Invalid, "the job is restricted, and of the %d nodes that its checkpoint is sealed for none is the one that took it", len(rec.For))
+	}
+	for _, r := range rec.For {
+		if m, ok := c.Members.Get(r); !ok || m.Removed || m.Waiting {
+			return forgeyard.Errorf("checkpoint", forgeyard.Denied, "the job is restricted, and its checkpoint is sealed for %s, which is no member", forgeyard.Clip(string(r), 40))
+		}
+	}
+	return nil
 }
