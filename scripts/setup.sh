@@ -91,6 +91,7 @@ want restic restic    # and checkpoints
 want ccache ccache    # a client of the build cache
 want gcc gcc          # what it caches
 want strace strace    # what the helper syncs
+want systemd-analyze systemd # what reads the unit file of docs/operations.md
 want cargo cargo      # tests that go on one by one, of Rust
 /usr/bin/python3 -c 'import pytest' 2>/dev/null || need+=(python3-pytest) # and of Python
 [ -e /usr/include/stdio.h ] || need+=(libc6-dev)
