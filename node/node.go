@@ -90,9 +90,9 @@ type Node struct {
 	dir        *dataDir
 	enrolment  mesh.Enrolment
 	identity   mesh.Identity
-	credential credential                  // the current one; the enrolment keeps the one of the start
-	heldKey    atomic.Pointer[mesh.Secret] // the site key, which an approval may bring: see siteKey
-	noting     sync.Mutex
+	credential credential                      // the current one; the enrolment keeps the one of the start
+	heldKey    atomic.Pointer[mesh.Secret]     // the site key, which an approval may bring: see siteKey
+	noting     sync.Mutex                      // held while the enrolment is changed: see note
 	noted      atomic.Pointer[[]mesh.PeerAddr] // see notedAddrs
 	session    forgeyard.SessionID
 	ports      *ports

@@ -240,13 +240,11 @@ func (n *Node) renewCredential(ctx context.Context) {
 		n.log.Warn("the credential could not be renewed", "until", cred.NotAfter, "err", err)
 		return
 	}
-	e := n.enrolmentNow()
-	e.Credential = raw
-	if err := mesh.SaveEnrolment(n.dir.path, e); err != nil {
+	err = n.note(func(e *mesh.Enrolment) bool { e.Credential = raw; return true })
+	if err != nil {
 		n.log.Warn("the renewed credential could not be saved", "err", err)
 		return
 	}
-	n.credential.Store(raw)
 	n.mesh.SetCredential(raw)
 	n.log.Info("credential renewed")
 }
@@ -293,35 +291,34 @@ func (n *Node) fetchSiteKey(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
-	e, err := n.askForKey(ctx)
+	cred, key, err := n.askForKey(ctx)
 	if err == nil {
-		err = mesh.SaveEnrolment(n.dir.path, e)
+		err = n.note(func(e *mesh.Enrolment) bool {
+			e.Credential, e.SiteKey, e.Roles = cred, key, append(slices.Clone(e.Roles), mesh.RoleVoter)
+			return true
+		})
 	}
 	if err != nil {
 		n.log.Warn("this node is approved, and the site key did not come yet", "err", err)
 		return
 	}
-	n.heldKey.Store(&e.SiteKey)
-	n.credential.Store(e.Credential)
-	n.mesh.SetCredential(e.Credential)
+	n.mesh.SetCredential(cred)
 	n.log.Info("approved: this node may vote and let others in")
 }
 
-// askForKey is the enrolment with the site key and the credential that come with it.
-func (n *Node) askForKey(ctx context.Context) (mesh.Enrolment, error) {
+// askForKey is the credential of a voter, and the site key that comes with it.
+func (n *Node) askForKey(ctx context.Context) ([]byte, mesh.Secret, error) {
 	_, c, err := n.peers.leader()
 	if err != nil {
-		return mesh.Enrolment{}, err
+		return nil, mesh.Secret{}, err
 	}
 	r, err := c.Credential(ctx, connect.NewRequest(&forgeyardv1.CredentialRequest{WantsKey: true}))
 	if err != nil {
-		return mesh.Enrolment{}, err
+		return nil, mesh.Secret{}, err
 	}
-	e := n.enrolmentNow()
-	e.Credential, e.SiteKey = r.Msg.Credential, mesh.NewSecret(r.Msg.SiteKey)
-	if e.SiteKey.IsZero() {
-		return e, forgeyard.Errorf("site key", forgeyard.Unavailable, "the leader sent none").WithHint("it comes once the leader runs this program's version or a newer one")
+	key := mesh.NewSecret(r.Msg.SiteKey)
+	if key.IsZero() {
+		return nil, key, forgeyard.Errorf("site key", forgeyard.Unavailable, "the leader sent none").WithHint("it comes once the leader runs this program's version or a newer one")
 	}
-	e.Roles = append(slices.Clone(e.Roles), mesh.RoleVoter)
-	return e, e.Check(n.mesh.PeerID())
+	return r.Msg.Credential, key, nil
 }

@@ -77,20 +77,33 @@ const maxAddrsNoted = 32 << 10
 
 // noteAddrs writes down where the others are, if that is new.
 func (n *Node) noteAddrs(first ...mesh.PeerAddr) error {
+	return n.note(func(e *mesh.Enrolment) bool {
+		next := n.fewAddrs(first...)
+		same := describe(next) == describe(e.Peers)
+		e.Peers = next
+		return !same
+	})
+}
+
+// note changes the enrolment, on disk and then in memory, unless change says that nothing is
+// new. One does it at a time: the next one starts from what this one wrote.
+func (n *Node) note(change func(*mesh.Enrolment) bool) error {
 	n.noting.Lock()
 	defer n.noting.Unlock()
-	next := n.fewAddrs(first...)
 	e := n.enrolmentNow()
-	if describe(next) == describe(e.Peers) {
+	if !change(&e) {
 		return nil
 	}
-	e.Peers = next
 	if err := e.Check(n.mesh.PeerID()); err != nil {
 		return err // it could not be read at the next start
 	}
 	if err := mesh.SaveEnrolment(n.dir.path, e); err != nil {
 		return err
 	}
-	n.noted.Store(&next)
+	n.noted.Store(&e.Peers)
+	n.credential.Store(e.Credential)
+	if !e.SiteKey.IsZero() {
+		n.heldKey.Store(&e.SiteKey)
+	}
 	return nil
 }
