@@ -235,3 +235,49 @@ func TestChoiceThatFitsNobody(t *testing.T) {
 		t.Errorf("one fits: %v", err)
 	}
 }
+
+// CK-137: retention keeps what the current epoch goes on from and what the next one would, which
+// an effect keeps from being the newest.
+func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
+	at := func(seq int) checkpoint.Commit {
+		return checkpoint.Commit{Seq: seq, Epoch: 1, Manifest: [32]byte{byte(seq)}, Consistency: checkpoint.Application}
+	}
+	j := Job{ID: "J", Status: job.Running, Epoch: 1, Checkpoints: []checkpoint.Commit{at(1), at(2), at(3), at(4)}, ResumeFrom: [32]byte{1}}
+	j.Spec.Resume.Mode, j.Spec.Resume.Checkpoint.Keep = job.ResumeApplication, 1
+	j.Spec.EffectRules.Default = job.EffectPrior
+	j.Effects = []Effect{{Key: "pay", State: EffectOpen, Epoch: 1, Seq: 3}}
+	j.Spec = j.Spec.Defaulted()
+	if from, ok := j.NextFrom(); !ok || from.Seq != 3 {
+		t.Fatalf("%+v", from)
+	}
+	var gone []int
+	for _, s := range j.Surplus(0) {
+		gone = append(gone, s.Commit.Seq)
+	}
+	if !reflect.DeepEqual(gone, []int{2}) {
+		t.Errorf("%v are let go", gone)
+	}
+	c := change{State: State{Format: FormatCheckpoints}}
+	c.Jobs = c.Jobs.Put("J", j)
+	if err := c.checkpointLetGo(CheckpointLetGo{Job: "J", Checkpoint: [32]byte{3}}); err != nil {
+		t.Errorf("there is an older one: %v", err)
+	}
+	j.Checkpoints = j.Checkpoints[2:]
+	c.Jobs = c.Jobs.Put("J", j)
+	if err := c.checkpointLetGo(CheckpointLetGo{Job: "J", Checkpoint: [32]byte{3}}); forgeyard.KindOf(err) != forgeyard.Conflict {
+		t.Errorf("it is the only one that can be gone on from: %v", err)
+	}
+}
+
+// CK-207: what would fail without a checkpoint is not asked back to be moved before it has one.
+func TestResumeOnlyMovesWithACheckpoint(t *testing.T) {
+	j := Job{Lease: lease.Lease{State: lease.Accepted}}
+	j.Spec.Resume.Mode, j.Spec.Interruption.Retry = job.ResumeApplication, job.RetryResumeOnly
+	if j.Moves() {
+		t.Error("it has none")
+	}
+	j.Checkpoints = []checkpoint.Commit{{Manifest: [32]byte{1}, Consistency: checkpoint.Application}}
+	if !j.Moves() {
+		t.Error("it has one")
+	}
+}

@@ -45,5 +45,6 @@ func (j Job) writes() time.Duration {
 func (j Job) Moves() bool {
 	free := j.CancelAt == 0 && j.StopKind == "" && j.final()+j.waitsFor() == "" && len(j.OpenEffects()) == 0
 	never := slices.Contains([]string{job.RetryNever, job.RetryRestart}, string(j.Spec.Interruption.Retry))
-	return free && !never && j.Lease.State == lease.Accepted && j.TakesCheckpoints()
+	_, saved := j.NextFrom()
+	return free && !never && (saved || !j.Spec.Interruption.ResumesOnly()) && j.Lease.State == lease.Accepted && j.TakesCheckpoints()
 }
