@@ -182,6 +182,12 @@ func (s checkpointService) manifest(ctx context.Context, id forgeyard.Digest) (c
 	return capture.LoadManifest(ctx, s.n.Store(), id)
 }
 
+// payloadLimits bound the walk of a payload: a file that is kept in pieces is many files there,
+// and all of them have no more bytes than its manifest says.
+func payloadLimits(m checkpoint.Manifest) tree.Limits {
+	return tree.Limits{MaxFiles: math.MaxInt32, MaxBytes: m.Stored() + 1}
+}
+
 // whole says whether all of a payload is in this node's store.
 func (s checkpointService) whole(ctx context.Context, m checkpoint.Manifest) checkpoint.Finding {
 	store := s.n.Store()
@@ -189,7 +195,7 @@ func (s checkpointService) whole(ctx context.Context, m checkpoint.Manifest) che
 		return checkpoint.Finding{Verdict: checkpoint.Unknown, Code: checkpoint.CodeUnhashed, Detail: "its payload is on other nodes; it fits this one"}
 	}
 	missing, parts := 0, 0
-	err := tree.Walk(ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(store), tree.Limits{MaxFiles: math.MaxInt32, MaxBytes: m.Stored() + 1}, func(_ string, e cas.Entry) error {
+	err := tree.Walk(ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(store), payloadLimits(m), func(_ string, e cas.Entry) error {
 		if e.Kind != cas.File {
 			return nil
 		}
@@ -218,7 +224,7 @@ func (s checkpointService) spoilt(ctx context.Context, m checkpoint.Manifest) er
 	if !store.Has(ctx, m.Payload) {
 		return nil
 	}
-	return tree.Walk(ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(store), tree.Limits{MaxFiles: 2 * checkpoint.MaxFiles, MaxBytes: m.Stored() + 1}, func(_ string, e cas.Entry) (err error) {
+	return tree.Walk(ctx, cas.Ref{Digest: m.Payload}, tree.FromStore(store), payloadLimits(m), func(_ string, e cas.Entry) (err error) {
 		if e.Kind != cas.File || !store.Has(ctx, e.Digest) {
 			return nil
 		}

@@ -269,7 +269,7 @@ func (s siteService) SetMember(ctx context.Context, r *connect.Request[forgeyard
 		}
 		b.Removed = &yes
 	default:
-		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, approve, assign, promote, demote, remove, attest-off, preempt or unpreempt", forgeyard.Clip(r.Msg.Action, 40))
+		return nil, forgeyard.Errorf("member", forgeyard.Invalid, "action %q is not drain, resume, disable, enable, approve, assign, move, promote, demote, remove, attest-off, preempt or unpreempt", forgeyard.Clip(r.Msg.Action, 40))
 	}
 	before := memberOf(s.n.Members(), string(m.Runner))
 	if _, err := propose(ctx, s.n, b); err != nil {

@@ -3,6 +3,7 @@ package control
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -65,5 +66,49 @@ func TestChosenAndSpoilt(t *testing.T) {
 	}
 	if err := s.spoilt(ctx, m); forgeyard.KindOf(err) != forgeyard.Corrupt {
 		t.Errorf("a spoilt one: %v", err)
+	}
+}
+
+// A payload in pieces has more files than a checkpoint may have, and is looked through all the
+// same; what could not be looked through is not called good.
+func TestChosenInPieces(t *testing.T) {
+	store, err := disk.Open(disk.Config{Dir: t.TempDir(), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	put := func(v cas.Tree) cas.Ref {
+		b, err := v.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := store.Put(t.Context(), bytes.NewReader(b), cas.PutOptions{Class: cas.Durable})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	var file, root cas.Tree
+	const pieces = 4096
+	for i := range pieces {
+		file.Entries = append(file.Entries, cas.Entry{Name: fmt.Sprintf("%04x", i), Kind: cas.File, Digest: cas.Empty()})
+	}
+	one := put(file)
+	for i := range 2*checkpoint.MaxFiles/pieces + 1 {
+		root.Entries = append(root.Entries, cas.Entry{Name: fmt.Sprintf("%04x", i), Kind: cas.Dir, Size: one.Size, Digest: one.Digest, Manifest: one.Manifest})
+	}
+	m := checkpoint.Manifest{Payload: put(root).Digest, Files: len(root.Entries)}
+	if err := (checkpointService{storeNode{store: store}}).spoilt(t.Context(), m); err != nil {
+		t.Error(err)
+	}
+	for kind, want := range map[forgeyard.Kind]forgeyard.Kind{forgeyard.Corrupt: forgeyard.Conflict, forgeyard.Limit: forgeyard.Unavailable, forgeyard.Other: forgeyard.Unavailable} {
+		if err := unfit(m.Payload, forgeyard.Errorf("walk", kind, "odd")); forgeyard.KindOf(err) != want {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+	for _, err := range []error{nil, forgeyard.Errorf("fetch", forgeyard.NotFound, "not here")} {
+		if err := unfit(m.Payload, err); err != nil {
+			t.Error(err)
+		}
 	}
 }

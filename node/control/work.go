@@ -198,11 +198,21 @@ func (s jobService) chosen(ctx context.Context, j site.Job, m *forgeyardv1.Resum
 	if err == nil {
 		err = ck.spoilt(ctx, man)
 	}
-	if forgeyard.KindOf(err) == forgeyard.Corrupt {
-		return b, forgeyard.Errorf("resume", forgeyard.Conflict, "checkpoint %s is corrupt in this node's store: %v", k.Manifest.Short(), err).
+	return b, unfit(k.Manifest, err)
+}
+
+// unfit is what looking through a checkpoint says against going on from it. What is not here, or
+// with nobody who answers, says nothing.
+func unfit(id forgeyard.Digest, err error) error {
+	switch kind := forgeyard.KindOf(err); {
+	case err == nil || kind == forgeyard.NotFound || kind == forgeyard.Unavailable:
+		return nil
+	case kind == forgeyard.Corrupt:
+		return forgeyard.Errorf("resume", forgeyard.Conflict, "checkpoint %s is corrupt in this node's store: %v", id.Short(), err).
 			WithHint("choose another, or repair the store: forgeyard-node cas verify")
 	}
-	return b, nil
+	return forgeyard.Errorf("resume", forgeyard.Unavailable, "checkpoint %s could not be judged in this node's store: %v", id.Short(), err).
+		WithHint("ask again, or ask another node: forgeyard-node checkpoint inspect says what it thinks of it")
 }
 
 func (s jobService) Log(ctx context.Context, r *connect.Request[forgeyardv1.LogRequest], out *connect.ServerStream[forgeyardv1.LogFrame]) error {
