@@ -141,7 +141,7 @@ type Node struct {
 	work       sync.WaitGroup // executions, and calls that answer for them
 	stopping   atomic.Bool
 	lastFacts  atomic.Pointer[factsAt]
-	refusedAs  atomic.Pointer[error]    // why this process is not let in as its runner; nil: nothing stands against it
+	refusedAs  atomic.Pointer[refusal]  // why this process is not let in as its runner; nil: nothing stands against it
 	rival      atomic.Pointer[string]   // who asks to be this runner besides, says the leader; empty: nobody
 	registered atomic.Uint64            // number of our own registration, once seen applied
 	reloaded   atomic.Pointer[reloaded] // nil: the settings are those of the start

@@ -11,6 +11,7 @@ import (
 	"github.com/forgeyard/forgeyard-node/node/agent"
 	"github.com/forgeyard/forgeyard-node/node/control"
 	"github.com/forgeyard/forgeyard-node/node/controllers"
+	"github.com/forgeyard/forgeyard-node/node/executor/ender"
 	"github.com/forgeyard/forgeyard-node/site"
 )
 
@@ -108,4 +109,49 @@ func TestRefusalIsSeen(t *testing.T) {
 			})
 		})
 	}
+}
+
+// RA-094, RA-095, RA-098: a program that the site's log has left behind, or that says of its
+// machine what the site does not know, is refused and runs no job: `status` has a word for it,
+// doctor the fix, and nobody is told of a second process. One that is a second process is told
+// so, and one that is let in has nothing against it.
+func TestProgramIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, g, _ := halfNode(t)
+		if _, err := n.propose(t.Context(), site.FormatRaise{To: site.FormatNow, Voters: []forgeyard.RunnerID{"R1"}}); err != nil {
+			t.Fatal(err)
+		}
+		n.enrolment.RunnerID, n.ender, n.dir = "R1", &ender.Ender{}, &dataDir{}
+		n.caps.Store(&job.Capabilities{Sandboxes: []job.SandboxCapability{{Kind: job.SandboxStrict}}})
+		with := func(f site.FormatRange) error {
+			return n.askIn(t.Context(), site.Register{Runner: "R1", Session: "two", Formats: f})
+		}
+		for name, c := range map[string]struct {
+			door       error // what stops it before the log
+			formats    site.FormatRange
+			kind       forgeyard.Kind
+			word, said string
+			second     bool
+		}{
+			"version": {nil, site.FormatRange{Min: site.FormatOldest, Max: site.FormatNow - 1}, forgeyard.Conflict, "version", "the program reads log formats 1 to 1, the site's log is at 2", false},
+			"schema":  {forgeyard.Errorf("decode", forgeyard.Invalid, "unknown field 99"), site.Formats, forgeyard.Invalid, "version", "unknown field 99", false},
+			"second":  {forgeyard.Errorf("register", forgeyard.Conflict, "another process is n1"), site.Formats, forgeyard.Conflict, "", "", true},
+			"none":    {nil, site.Formats, forgeyard.Other, "", "", false},
+		} {
+			g.take = func(site.Command, int) error { return c.door }
+			if err := with(c.formats); forgeyard.KindOf(err) != c.kind {
+				t.Errorf("%s: %v", name, err)
+			}
+			words, fits, identity := strings.Join(n.refusingWords(), " "), n.fits(check("format")), n.alone(check("identity"))
+			if words != c.word || (fits.Status == checkFail) != (c.word != "") || (identity.Status == checkWarn) != c.second {
+				t.Errorf("%s: not taking work %q; %v; %v", name, words, fits, identity)
+			}
+			if c.word == "" {
+				continue
+			}
+			if why := n.refusing(); len(why) != 1 || !strings.Contains(why[0].Detail, c.said) || !strings.Contains(fits.Detail, c.said) || !strings.HasPrefix(fits.Fix, "upgrade this node") {
+				t.Errorf("%s: %v; %v", name, why, fits)
+			}
+		}
+	})
 }

@@ -148,7 +148,7 @@ func findings(all []*forgeyardv1.Health_Check) []fitness.Finding {
 func (n *Node) fitnessNow() fitness.Input {
 	m, _ := n.replica.State().Members.Get(n.enrolment.RunnerID)
 	in := fitness.Input{
-		Stopping: n.stopping.Load(), Draining: m.Draining, Disabled: m.Disabled, Unapproved: m.Waiting, Findings: n.selfChecks.all(n.clock.Now()),
+		Stopping: n.stopping.Load(), Draining: m.Draining, Disabled: m.Disabled, Unapproved: m.Waiting, Outdated: n.outdated(), Findings: n.selfChecks.all(n.clock.Now()),
 	}
 	if stuck := n.stuckTrees(); len(stuck) > 0 {
 		in.Findings = append(slices.Clone(in.Findings), fitness.Finding{Check: "trees", Status: fitness.Fail, Detail: stuckText(stuck, n.clock.Now())})
@@ -197,7 +197,7 @@ func (n *Node) refusingWords() []string { return fitness.Words(n.notTaking()) }
 // fitnessMetrics tell what keeps work away.
 func (n *Node) fitnessMetrics(r *prometheus.Registry) {
 	for _, w := range []fitness.Word{
-		fitness.Draining, fitness.Disabled, fitness.NotApproved, fitness.Ill, fitness.Credential, fitness.Clock, fitness.Pressure, fitness.Capacity,
+		fitness.Draining, fitness.Disabled, fitness.NotApproved, fitness.Version, fitness.Ill, fitness.Credential, fitness.Clock, fitness.Pressure, fitness.Capacity,
 	} {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "forgeyard", Name: "agent_not_taking_work", Help: "1 while this node takes no new work for that reason.", ConstLabels: prometheus.Labels{"reason": string(w)},

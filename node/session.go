@@ -164,25 +164,60 @@ func (n *Node) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
 	own := n.ownAddr()
-	reply, err := n.proposer.Propose(ctx, site.Register{
+	err := n.askIn(ctx, site.Register{
 		Runner: n.enrolment.RunnerID, Session: n.session, Version: n.cfg.Version, Caps: caps, Digest: capsDigest(caps),
 		Addrs: own.Addrs, Gossip: own.GossipAddr, Labels: n.settings().Labels,
 		Formats: site.Formats, Place: n.place(),
 	})
-	if err == nil {
-		if err = reply.Err(); forgeyard.KindOf(err) == forgeyard.Denied && !n.votes(n.enrolment.RunnerID) {
-			n.way.removed() // the log itself says so
-		}
-	}
-	if n.refusedAs.Store(nil); forgeyard.KindOf(err) == forgeyard.Conflict && !n.isDisabled() {
-		n.refusedAs.Store(&err)
-	}
 	if err == nil {
 		if gerr := n.gossip.UpdateMeta(n.gossipMeta()); gerr != nil {
 			n.log.Warn("gossip does not carry this node's record", "err", gerr)
 		}
 	}
 	return err
+}
+
+// askIn asks to be let in, and keeps what stands against it that only a person can mend.
+func (n *Node) askIn(ctx context.Context, b site.Register) error {
+	reply, err := n.proposer.Propose(ctx, b)
+	byLog := err == nil
+	if byLog {
+		if err = reply.Err(); forgeyard.KindOf(err) == forgeyard.Denied && !n.votes(n.enrolment.RunnerID) {
+			n.way.removed() // the log itself says so
+		}
+	}
+	now := refusalOf(err, byLog, n.isDisabled())
+	if before := n.refusedAs.Swap(now); now != nil && now.program && (before == nil || !before.program) {
+		n.log.Error("the site does not take this program: it runs no job", "err", err)
+	}
+	return err
+}
+
+// refusal is why the site does not let this process in as its runner.
+type refusal struct {
+	err     error
+	program bool // the site and this program do not understand each other (RA-094, RA-095); else another process is that runner
+}
+
+// refusalOf is what the answer to a registration says against this process; nil: nothing that
+// waits for a person. The log itself knows nothing of two processes, so its conflict is about
+// the program; and who calls a registration invalid does not know what this program says.
+func refusalOf(err error, byLog, disabled bool) *refusal {
+	switch k := forgeyard.KindOf(err); {
+	case err == nil, k == forgeyard.Conflict && disabled:
+		return nil
+	case k == forgeyard.Invalid, k == forgeyard.Conflict:
+		return &refusal{err, k == forgeyard.Invalid || byLog}
+	}
+	return nil
+}
+
+// outdated is what the site has against this program; empty: nothing.
+func (n *Node) outdated() string {
+	if r := n.refusedAs.Load(); r != nil && r.program {
+		return r.err.Error()
+	}
+	return ""
 }
 
 // formatWait bounds how long a registration waits to learn the format of the log.

@@ -87,8 +87,8 @@ func (n *Node) checkIdentity() *forgeyardv1.Health_Check {
 // all, by each of the two of itself.
 func (n *Node) alone(c *forgeyardv1.Health_Check) *forgeyardv1.Health_Check {
 	var said []string
-	if err := n.refusedAs.Load(); err != nil {
-		said = append(said, (*err).Error())
+	if r := n.refusedAs.Load(); r != nil && !r.program {
+		said = append(said, r.err.Error())
 	}
 	if r := n.rival.Load(); r != nil && *r != "" {
 		said = append(said, n.enrolment.Name+": "+*r)
@@ -141,7 +141,16 @@ func judgeIdentity(own string, name func(id string) string, refused, by []consen
 }
 
 func (n *Node) checkLogFormat() *forgeyardv1.Health_Check {
-	return judgeFormat(n.replica.State(), n.voterIDs(), site.FormatNow)
+	return n.fits(judgeFormat(n.replica.State(), n.voterIDs(), site.FormatNow))
+}
+
+// fits fails the check while the site refuses this program.
+func (n *Node) fits(c *forgeyardv1.Health_Check) *forgeyardv1.Health_Check {
+	if why := n.outdated(); why != "" {
+		c.Status, c.Detail = checkFail, "the site does not take this program, so it runs no job: "+why+"; "+c.Detail
+		c.Fix = "upgrade this node: install the version that the voters run (forgeyard-node site members), then restart it"
+	}
+	return c
 }
 
 // judgeFormat says which incarnation of the site this is, how its log is written, and who

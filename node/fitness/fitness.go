@@ -66,6 +66,9 @@ const (
 	Capacity   Word = "capacity"
 	// NotApproved: it came in with a token that asks for approval.
 	NotApproved Word = "not_approved"
+	// Version: the site's log is not for this node's program, or the site does not know what
+	// this program says of its machine.
+	Version Word = "version"
 )
 
 // stops are the checks of which a failure keeps new work away, and the word for it. All are of
@@ -104,6 +107,7 @@ type Input struct {
 	Stopping, Draining bool   // the process ends; the log says that the runner drains
 	Disabled           bool   // so says the log
 	Unapproved         bool   // it joined, and nobody has said yet that it may work
+	Outdated           string // what the site has against this program; empty: nothing
 	Probed             bool   // what the machine can do is known
 	Sandboxes          int    // kinds of executors that work
 	Pressure           string // what is scarce, as status shows it; empty: nothing
@@ -137,6 +141,7 @@ func Reasons(in Input) []Reason {
 	say(in.Draining, Draining, job.RejectDraining, "the node drains")
 	say(in.Disabled, Disabled, job.RejectLocalPolicy, "the runner is disabled")
 	say(in.Unapproved, NotApproved, job.RejectLocalPolicy, "the runner waits for approval: forgeyard-node runner approve, on a voter")
+	say(in.Outdated != "", Version, job.RejectLocalPolicy, "the site does not take this program, upgrade this node: "+in.Outdated)
 	for _, f := range in.Findings {
 		if w, ok := stops[f.Check]; ok && f.Status == Fail {
 			say(true, w, job.RejectPreparation, f.Detail)

@@ -31,6 +31,7 @@ func TestEveryWord(t *testing.T) {
 		{"drains", func(in *Input) { in.Draining = true }, Draining, job.RejectDraining},
 		{"disabled", func(in *Input) { in.Disabled = true }, Disabled, job.RejectLocalPolicy},
 		{"not approved", func(in *Input) { in.Unapproved = true }, NotApproved, job.RejectLocalPolicy},
+		{"outdated", func(in *Input) { in.Outdated = "why" }, Version, job.RejectLocalPolicy},
 		{"store", failed("store"), Ill, job.RejectPreparation},
 		{"spool", failed("spool"), Ill, job.RejectPreparation},
 		{"raft disk", failed("raft_disk"), Ill, job.RejectPreparation},
@@ -53,7 +54,7 @@ func TestEveryWord(t *testing.T) {
 		}
 		seen[c.word] = true
 	}
-	for _, w := range []Word{Draining, Disabled, NotApproved, Ill, Credential, Clock, Pressure, NoQuorum, Capacity} {
+	for _, w := range []Word{Draining, Disabled, NotApproved, Version, Ill, Credential, Clock, Pressure, NoQuorum, Capacity} {
 		if !seen[w] {
 			t.Errorf("nothing shows %s", w)
 		}
