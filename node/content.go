@@ -77,22 +77,27 @@ func (n *Node) replicate(ctx context.Context, d job.Durability, pin cas.Pin, roo
 		targets = n.answering(ctx, n.targets())
 	}
 	last := errors.New("none answers")
-	untilNotBusy(ctx, n.clock, func() (busy bool) {
+	patience := busyFor
+	if cfg.AcceptFewer {
+		patience = 0 // what is here is enough to go on: nobody waits for more
+	}
+	untilNotBusy(ctx, n.clock, patience, func() bool {
+		var busy []forgeyard.RunnerID
 		for _, t := range targets {
 			if len(have) >= want {
 				return false
 			}
-			if slices.Contains(have, t) {
-				continue
-			}
 			if err := n.exchange.Replicate(ctx, string(t), roots, pin.Owner, time.Time{}); err != nil {
-				last, busy = err, busy || forgeyard.KindOf(err) == forgeyard.Limit
+				if last = err; forgeyard.KindOf(err) == forgeyard.Limit {
+					busy = append(busy, t)
+				}
 				n.log.Warn("a copy could not be made", "on", t, "what", pin.Owner, "err", err)
 				continue
 			}
 			have = append(have, t)
 		}
-		return busy
+		targets = busy // only they may do it later
+		return len(busy) > 0
 	})
 	r := runner.Replicas{Nodes: have, Short: len(have) < cfg.Copies}
 	if len(have) >= want || cfg.AcceptFewer {
@@ -111,9 +116,9 @@ const (
 )
 
 // untilNotBusy calls try again while it says that somebody was busy, ever less often.
-func untilNotBusy(ctx context.Context, c clock.Clock, try func() (busy bool)) {
+func untilNotBusy(ctx context.Context, c clock.Clock, most time.Duration, try func() (busy bool)) {
 	wait := busyFirst
-	for waited := time.Duration(0); try() && waited < busyFor; waited += wait {
+	for from := c.Now(); try() && c.Now().Sub(from) < most; {
 		select {
 		case <-ctx.Done():
 			return

@@ -93,6 +93,9 @@ func (s *logSender) asideHere(j site.Job, e site.EpochRecord) error {
 
 // unsaved sends a frame that was put aside.
 func (s *logSender) unsaved(e site.EpochRecord, f *forgeyardv1.LogFrame) error {
+	if f.Epoch != e.Epoch { // a node of an older version answers with what runs there now
+		return nil
+	}
 	if f.Seq <= max(s.after, s.sent[e.Epoch]) {
 		return nil
 	}

@@ -30,16 +30,25 @@ func WriteRequest(ctl string, r checkpoint.Request) error {
 
 // WriteAnswer answers message n, and lets go of the message and of very old answers.
 func WriteAnswer(ctl string, n int, a checkpoint.Answer) error {
-	return within(ctl, func(root *os.Root) error {
+	_, err := Tell(ctl, n, a)
+	return err
+}
+
+// Tell is WriteAnswer that says whether the message was still there. One that was taken back
+// has nobody who hears the answer.
+func Tell(ctl string, n int, a checkpoint.Answer) (heard bool, err error) {
+	err = within(ctl, func(root *os.Root) error {
 		if err := replace(root, path.Join(checkpoint.InboxName, checkpoint.MessageName(n)), a.Encode()); err != nil {
 			return err
 		}
-		err := absent(root.Remove(path.Join(checkpoint.OutboxName, checkpoint.MessageName(n))))
+		err := root.Remove(path.Join(checkpoint.OutboxName, checkpoint.MessageName(n)))
+		heard, err = err == nil, absent(err)
 		if old := n - keepAnswers; old > 0 {
 			err = errors.Join(err, absent(root.Remove(path.Join(checkpoint.InboxName, checkpoint.MessageName(old)))))
 		}
 		return err
 	})
+	return heard, err
 }
 
 // Delivery is one message of the outbox, or what is wrong with it.

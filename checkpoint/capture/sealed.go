@@ -191,7 +191,12 @@ func OpenSealed(ctx context.Context, from string, marker, key []byte, dst string
 	if err != nil {
 		return err
 	}
-	return place(dst, func(tmp string) error { return o.all(ctx, tmp) })
+	return place(dst, func(tmp string) error {
+		if err := o.all(ctx, tmp); err != nil {
+			return err
+		}
+		return os.Chmod(tmp, 0o500) // whoever asked for it has it, and no other account of the machine
+	})
 }
 
 func corruptIfOdd(err error) error {

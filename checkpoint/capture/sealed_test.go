@@ -218,6 +218,9 @@ func TestOpenSealed(t *testing.T) {
 	if info, _ := os.Stat(filepath.Join(dst, "state/sub/y")); err != nil || string(b) != large || info.Mode().Perm() != 0o555 {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
+	if info, err := os.Stat(dst); err != nil || info.Mode().Perm() != 0o500 {
+		t.Errorf("open to others of the machine: %v, %v", info.Mode(), err)
+	}
 	// The key of one checkpoint opens no other one.
 	e.LastSeq = g.Marker.Seq
 	next, err := capture.IngestExit(t.Context(), store, build, e)

@@ -97,12 +97,25 @@ func (h *helper) effect(kind checkpoint.MessageKind, e checkpoint.EffectNote, wa
 		return err
 	case !ok:
 		// Taken back, so that what the program was told not to do is not written down later. A
-		// runner that has it already writes it down: it is looked at before the next epoch.
+		// runner that has it already writes it down, and takes who asks again for the same. One
+		// that has let go of it has answered.
 		err := os.Remove(filepath.Join(h.ctl, checkpoint.OutboxName, checkpoint.MessageName(n)))
+		if errors.Is(err, fs.ErrNotExist) {
+			if a, ok, err = h.answered(n, 0); err == nil && ok {
+				return h.told(e, a)
+			}
+		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return exitf(exitStaged, "no answer within %v", wait)
+	}
+	return h.told(e, a)
+}
+
+// told is the exit of a command whose effect was answered.
+func (h *helper) told(e checkpoint.EffectNote, a checkpoint.Answer) error {
+	switch {
 	case a.Status == checkpoint.StatusCommitted:
 		return nil
 	case a.Status == checkpoint.StatusAlready:

@@ -95,7 +95,7 @@ type Attempt struct {
 	until     forgeyard.Instant
 	redact    *redact.Set       // nil: there is nothing to take out of the log
 	lastAsk   uint64            // number of the last request to begin an effect
-	undecided map[string]uint64 // requests that nobody answered, by key and idempotency key
+	unheard   map[string]uint64 // requests of which the program has no answer, by key and idempotency key
 }
 
 func newAttempt(ctx context.Context, r *Runner, t Task, h Hooks) *Attempt {

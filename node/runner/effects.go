@@ -243,6 +243,15 @@ func (a *Attempt) serveEffects(f Folders, stop <-chan struct{}) {
 
 // effects looks once. over: the tree is gone, so that an intent would be of nobody.
 func (a *Attempt) effects(f Folders, over bool) {
+	var last context.Context // one bound for all that is left
+	if over {
+		ctx, cancel := a.bounded(a.task.Spec.Timeouts.Upload, a.cancelled)
+		defer cancel()
+		last = ctx
+		if !a.settleOwed(last, "") {
+			return
+		}
+	}
 	auth := a.task.Authority
 	all, err := capture.EffectMessages(f.Ctl, auth.Attempt, auth.Fence.Epoch, !a.contract.Speaks())
 	if err != nil {
@@ -251,32 +260,56 @@ func (a *Attempt) effects(f Folders, over bool) {
 		}
 		return
 	}
-	var last context.Context // one bound for all that is left
-	if over {
-		ctx, cancel := a.bounded(a.task.Spec.Timeouts.Upload, a.cancelled)
-		defer cancel()
-		last = ctx
-	}
-	if over {
-		all = append(a.owed, all...)
-	}
 	for _, m := range all {
-		if over && m.Kind == checkpoint.MessageEffectBegin {
+		begins := m.Kind == checkpoint.MessageEffectBegin
+		if begins && over {
 			continue
 		}
-		ans := a.answerEffect(last, m)
-		a.owed = slices.DeleteFunc(a.owed, func(o checkpoint.Message) bool { return o.Effect.Key == m.Effect.Key })
-		if ans.Status == checkpoint.StatusStaged && m.Kind != checkpoint.MessageEffectBegin && len(a.owed) < job.MaxEffects {
-			a.owed = append(a.owed, m) // the program may not live to say it again
+		if begins && !a.settleOwed(last, m.Effect.Key) {
+			return
 		}
-		if err := capture.WriteAnswer(f.Ctl, m.N, ans); err != nil {
+		ans := a.answerEffect(last, m)
+		if !begins {
+			a.owe(m, ans)
+		}
+		heard, err := capture.Tell(f.Ctl, m.N, ans)
+		if err != nil {
 			a.said().Warn("an answer about an effect was not written", "err", err)
+		}
+		if begins && heard && ans.Status != checkpoint.StatusStaged {
+			a.heard(*m.Effect)
 		}
 		if ans.Status == checkpoint.StatusStale {
 			a.endLease()
 			return
 		}
 	}
+}
+
+// owe keeps an outcome that nobody decided, in place of what was said of the effect before:
+// the program may not live to say it again.
+func (a *Attempt) owe(m checkpoint.Message, ans checkpoint.Answer) {
+	a.owed = slices.DeleteFunc(a.owed, func(o checkpoint.Message) bool { return o.Effect.Key == m.Effect.Key })
+	if ans.Status == checkpoint.StatusStaged && len(a.owed) < job.MaxEffects {
+		a.owed = append(a.owed, m)
+	}
+}
+
+// settleOwed says again what is owed of an effect, or of all. It reports whether the epoch is
+// still the current one.
+func (a *Attempt) settleOwed(last context.Context, key string) bool {
+	for _, m := range slices.Clone(a.owed) {
+		if key != "" && m.Effect.Key != key {
+			continue
+		}
+		ans := a.answerEffect(last, m)
+		a.owe(m, ans)
+		if ans.Status == checkpoint.StatusStale {
+			a.endLease()
+			return false
+		}
+	}
+	return true
 }
 
 // answerEffect carries one message out. While the program runs, the time is bounded: it may
@@ -338,33 +371,36 @@ func (a *Attempt) tellLedger(ctx context.Context, m checkpoint.Message) checkpoi
 	return ans
 }
 
-// begin asks for one effect. What nobody decided is asked again as the same request: the
-// program was told not to perform it.
+// begin asks for one effect. Until the program has heard the answer, it is asked again as the
+// same request: the program was told not to perform it.
 func (a *Attempt) begin(ctx context.Context, e checkpoint.EffectNote) (Begun, error) {
-	name := e.Key + "\x00" + e.Idem
+	name := requestName(e)
 	a.mu.Lock()
-	ask, again := a.undecided[name]
+	ask, again := a.unheard[name]
 	if !again {
 		a.lastAsk++
 		ask = a.lastAsk
+		if a.unheard == nil {
+			a.unheard = map[string]uint64{}
+		}
+		if len(a.unheard) < job.MaxEffects {
+			a.unheard[name] = ask
+		}
 	}
 	a.mu.Unlock()
-	b, err := a.task.Ledger.Begin(ctx, e.Key, e.Kind, e.Idem, ask)
+	return a.task.Ledger.Begin(ctx, e.Key, e.Kind, e.Idem, ask)
+}
+
+// heard notes that whoever asked for an effect has the site's answer: who asks for it once
+// more is another.
+func (a *Attempt) heard(e checkpoint.EffectNote) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch forgeyard.KindOf(err) {
-	case forgeyard.Unavailable, forgeyard.Unknown, forgeyard.Interrupted:
-		if a.undecided == nil {
-			a.undecided = map[string]uint64{}
-		}
-		if len(a.undecided) < job.MaxEffects {
-			a.undecided[name] = ask
-		}
-	default:
-		delete(a.undecided, name)
-	}
-	return b, err
+	delete(a.unheard, requestName(e))
 }
+
+// requestName is the name of a request.
+func requestName(e checkpoint.EffectNote) string { return e.Key + "\x00" + e.Idem }
 
 const (
 	// effectEvery is how often the outbox is looked at: each effect waits for it twice.

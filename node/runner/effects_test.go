@@ -4,6 +4,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -35,6 +36,8 @@ type siteLog struct {
 	refused chan struct{} // one for a proposal that nobody decided; nil: nobody waits for it
 	// silent: what was decided is not answered.
 	silent bool
+	// taken: the first intent says when it is written down, and waits to be answered.
+	taken chan struct{}
 }
 
 const (
@@ -116,6 +119,11 @@ func (l *siteLog) lost() {
 
 func (l *siteLog) Begin(_ context.Context, key, kind, idem string, ask uint64) (Begun, error) {
 	r := l.apply(site.EffectIntent{Authority: l.now().Lease.Authority, Key: key, Kind: kind, Idem: idem, Ask: ask})
+	if taken := l.taken; taken != nil {
+		l.taken = nil
+		taken <- struct{}{}
+		<-taken
+	}
 	if l.silent { // it is written down, and its answer is lost
 		return Begun{}, forgeyard.Errorf("propose", forgeyard.Unknown, "nobody knows")
 	}
@@ -224,6 +232,68 @@ kill -9 $$`))
 	}
 }
 
+// All that a program has said of its effects without a quorum is said again: before the same
+// effect is begun once more, and when the program is gone.
+func TestOutcomesThatAreOwed(t *testing.T) {
+	b := newBench(t)
+	l := b.log(effectSpec(job.EffectRules{Default: job.EffectReconcile}, tell+`
+for k in a b c; do echo begin $k $(tell effect-begin '{"key":"'$k'","idem":"k"}'); done
+while [ ! -f down ]; do sleep 0.01; done
+for k in a b c; do echo done $k $(tell effect-done '{"key":"'$k'","evidence":"cmVjZWlwdA=="}'); done
+while [ -f down ]; do sleep 0.01; done
+echo again $(tell effect-begin '{"key":"b","idem":"k"}')
+kill -9 $$`))
+	a := b.start(l.grant())
+	b.await(a, "begin c committed")
+	set := func(down bool) { l.mu.Lock(); l.down = down; l.mu.Unlock() }
+	set(true)
+	flag := a.folders().Build + "/down"
+	if err := os.WriteFile(flag, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.await(a, "done c staged")
+	set(false)
+	if err := os.Remove(flag); err != nil {
+		t.Fatal(err)
+	}
+	b.await(a, "again already")
+	if r, _ := b.wait(a); r.Outcome != job.OutcomeFailed {
+		t.Fatalf("%+v", r)
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		if l.state(key) != site.EffectDone {
+			t.Errorf("%s: %+v", key, l.now().Effects)
+		}
+	}
+}
+
+// A request that the program took back, since no answer came in time, is made again as the
+// same: it was told not to perform the effect, and performs it when it is told to.
+func TestBegunAndTakenBack(t *testing.T) {
+	b := newBench(t)
+	l := b.log(effectSpec(job.EffectRules{Default: job.EffectReconcile}, tell+`
+echo waits
+while [ ! -f go ]; do sleep 0.01; done
+echo again $(tell effect-begin '{"key":"a","idem":"k"}')
+echo more $(tell effect-begin '{"key":"a","idem":"k"}')`))
+	l.taken = make(chan struct{})
+	a := b.start(l.grant())
+	m := checkpoint.Message{N: 92, Kind: checkpoint.MessageEffectBegin, Attempt: a.Authority().Attempt, Epoch: 1, Effect: &checkpoint.EffectNote{Key: "a", Idem: "k"}}
+	b.await(a, "waits")
+	name := a.folders().Ctl + "/outbox/" + checkpoint.MessageName(92)
+	if err := errors.Join(os.WriteFile(name+".t", m.Encode(), 0o644), os.Rename(name+".t", name)); err != nil {
+		t.Fatal(err)
+	}
+	<-l.taken // the site writes it down
+	if err := errors.Join(os.Remove(name), os.WriteFile(a.folders().Build+"/go", nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	l.taken <- struct{}{}
+	if r, _ := b.wait(a); r.Outcome != job.OutcomeDone || !strings.Contains(b.text(a), "again committed") || !strings.Contains(b.text(a), "more open") {
+		t.Fatalf("%+v %s", r, b.text(a))
+	}
+}
+
 // A program that begins one effect twice in an epoch is not told to go twice; one that was
 // given no answer asks again, and is.
 func TestBegunTwiceInAnEpoch(t *testing.T) {
@@ -235,7 +305,11 @@ func TestBegunTwiceInAnEpoch(t *testing.T) {
 		if kind == checkpoint.MessageEffectBegin {
 			e.Idem = "k1"
 		}
-		return a.tellLedger(t.Context(), checkpoint.Message{Kind: kind, Effect: &e}).Status
+		st := a.tellLedger(t.Context(), checkpoint.Message{Kind: kind, Effect: &e}).Status
+		if st != checkpoint.StatusStaged {
+			a.heard(e)
+		}
+		return st
 	}
 	for i, step := range []struct {
 		kind   checkpoint.MessageKind

@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -492,7 +493,8 @@ func Read(dir string) iter.Seq2[Frame, error] {
 }
 
 // Restore puts a chunk into the folder of a log that nobody writes any more, where Read finds
-// its frames. first is the number of the first of them.
+// its frames. first is the number of the first of them. A segment that begins with it is
+// there already with all that follows, and stays.
 func Restore(dir string, first uint64, chunk io.Reader) error {
 	b := slices.Clone(header)
 	for f, err := range DecodeFrames(chunk) {
@@ -505,7 +507,15 @@ func Restore(dir string, first uint64, chunk io.Reader) error {
 		return forgeyard.E("restore log", kindOf(err), err)
 	}
 	name := filepath.Join(dir, segmentName(first))
-	if err := os.WriteFile(name, b, 0o600); err != nil {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return forgeyard.E("restore log", kindOf(err), err)
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return errors.Join(forgeyard.E("restore log", kindOf(err), err), os.Remove(name))
 	}
 	return nil

@@ -513,3 +513,33 @@ func TestDecodeRefusesGaps(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// A part of a log that is put back does not take the place of a segment that begins with it
+// and has more.
+func TestRestoreLeavesWhatIsThere(t *testing.T) {
+	dir := t.TempDir()
+	frames := func(n uint64) []byte {
+		var b []byte
+		for seq := range n {
+			b = appendFrame(b, &Frame{Seq: seq + 1, Stream: Stdout, Bytes: []byte("line")})
+		}
+		return b
+	}
+	count := func() (n int) {
+		for _, err := range Read(dir) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		return n
+	}
+	for _, n := range []uint64{9, 3} {
+		if err := Restore(dir, 1, bytes.NewReader(append(bytes.Clone(header), frames(n)...))); err != nil {
+			t.Fatal(err)
+		}
+		if got := count(); got != 9 {
+			t.Errorf("after a part of %d frames %d are there", n, got)
+		}
+	}
+}
