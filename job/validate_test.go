@@ -96,7 +96,7 @@ func TestValidateRefusesWhatNoFileCanSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, edit := range map[string]func(*Spec){
-		`spec: title: "a\xff" is not UTF-8`:                                                         func(s *Spec) { s.Title = "a\xff" },
+		`spec: title: "a�" is not UTF-8`:                                                            func(s *Spec) { s.Title = "a\xff" },
 		`spec: version: 2 is not a version of the spec; allowed: 1`:                                 func(s *Spec) { s.Version = 2 },
 		`spec: resources.cpu: 0 is not in [1, 4096000]`:                                             func(s *Spec) { s.Resources.MilliCPU = 0 },
 		`spec: resources.disk: -1 is not in [1048576, 1125899906842624]`:                            func(s *Spec) { s.Resources.Disk = -1 },

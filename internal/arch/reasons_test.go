@@ -8,6 +8,7 @@ var reasons = map[string]string{
 	"cmd/forgeyard-node/": "one file for each command noun, and no logic of the product: it grows with the nouns",
 	"cas/disk/":           "one lock order over rows, partials, quarantine and collection; the database below has a package of its own",
 	"cas/peer/":           "links, lanes and sessions share one lock order; the ask protocol alone could go, and is read together with them",
+	"checkpoint/capture/": "what takes a payload and what brings it back are read side by side: each refusal of the one is a damage that the other finds",
 	"consensus/":          "the guards are read against one life of a group; its stores get a package when there is a second kind",
 	"job/":                "one document, its checks and what runners and people are told of it: every key is read, defaulted and refused beside the others",
 	"mesh/":               "identity and enrolment are the natural cut; they share the secret type and the file rules with the rest",
