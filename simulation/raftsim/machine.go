@@ -34,6 +34,8 @@ type machine struct {
 	lives  int
 	dir    string // snapshots of the present life
 
+	booting atomic.Bool
+
 	mu sync.Mutex
 	p  *process // nil while down
 }
@@ -101,8 +103,13 @@ func (w *world) leader() *process {
 	return nil
 }
 
-// boot starts a process on what the disk has.
+// boot starts a process on what the disk has. A machine has one at a time: one whose start
+// takes as long as the machine stands still is not started again meanwhile.
 func (m *machine) boot() {
+	if !m.booting.CompareAndSwap(false, true) {
+		return
+	}
+	defer m.booting.Store(false)
 	if m.process() != nil {
 		return
 	}
