@@ -113,6 +113,9 @@ func provenancePage(p *cli.Page, r *forgeyardv1.JudgeProvenanceResponse) {
 	p.Fact("job", "%s", r.JobId)
 	if r.Trusted {
 		p.Fact("signed by", "%s, a member of the site", r.Signer)
+		if r.Why != "" {
+			p.Fact("not compared", "%s", r.Why)
+		}
 	} else {
 		p.Fact("not believed", "%s", r.Why)
 	}

@@ -32,11 +32,14 @@ func (s jobService) Provenance(ctx context.Context, r *connect.Request[forgeyard
 }
 
 // JudgeProvenance says whether a member of this site signed an envelope, and whether the log has
-// it otherwise.
-func (s jobService) JudgeProvenance(_ context.Context, r *connect.Request[forgeyardv1.JudgeProvenanceRequest]) (*connect.Response[forgeyardv1.JudgeProvenanceResponse], error) {
+// it otherwise. Of a job that the log does not know only the signature is judged, and Why says so.
+func (s jobService) JudgeProvenance(ctx context.Context, r *connect.Request[forgeyardv1.JudgeProvenanceRequest]) (*connect.Response[forgeyardv1.JudgeProvenanceResponse], error) {
 	o, err := provenance.Open(r.Msg.Envelope, s.n.CheckEnvelope)
 	if err != nil {
 		return connect.NewResponse(&forgeyardv1.JudgeProvenanceResponse{Why: err.Error()}), nil
+	}
+	if _, err := s.n.Current(ctx); err != nil {
+		return nil, forgeyard.Errorf("job provenance", forgeyard.Unavailable, "this node's copy of the log may be behind, and would take what is true for false: %v", err).WithHint("ask another node, or look at this one: forgeyard-node doctor")
 	}
 	st := s.n.Site()
 	out := &forgeyardv1.JudgeProvenanceResponse{JobId: string(o.Statement.Job()), Statement: o.Payload}
@@ -50,15 +53,19 @@ func (s jobService) JudgeProvenance(_ context.Context, r *connect.Request[forgey
 		out.Why = provenance.Contradicts(st, o.Statement)
 	}
 	out.Signer, out.SignerId, out.Trusted = m.Name, string(m.Runner), out.Why == ""
+	if _, known := st.Jobs.Get(o.Statement.Job()); out.Trusted && !known {
+		out.Why = "the log does not know this job, or not any more: nothing but the signature was compared"
+	}
 	return connect.NewResponse(out), nil
 }
 
-// memberOfKey is the member whose peer id that is.
-func memberOfKey(s *site.State, peer string) (site.Member, bool) {
+// memberOfKey is the member whose peer id that is: one that left and came back with its key is
+// the one that is here.
+func memberOfKey(s *site.State, peer string) (found site.Member, ok bool) {
 	for _, m := range s.Members.All() {
-		if m.Peer == peer {
-			return m, true
+		if m.Peer == peer && (!ok || found.Removed) {
+			found, ok = m, true
 		}
 	}
-	return site.Member{}, false
+	return found, ok
 }

@@ -299,7 +299,8 @@ func (s Statement) Job() forgeyard.JobID {
 }
 
 // Contradicts says what of a statement is not as the state has it, or nothing. What the state
-// has more, or has forgotten since, contradicts nothing.
+// has more since then, or has forgotten, contradicts nothing; of a job that had ended there is
+// nothing more. The state must be no older than the statement.
 func Contradicts(s *site.State, st Statement) string {
 	d := st.Predicate.RunDetails
 	j, ok := s.Jobs.Get(st.Job())
@@ -312,12 +313,19 @@ func Contradicts(s *site.State, st Statement) string {
 	now := Of(s, j)
 	m, was := now.Predicate.RunDetails.Metadata, d.Metadata
 	switch {
+	case !slices.EqualFunc(now.Predicate.BuildDefinition.ResolvedDependencies, st.Predicate.BuildDefinition.ResolvedDependencies, sameThing):
+		return "its inputs are not those of job " + string(j.ID)
+	case m.Run != was.Run || m.By != was.By || was.StartedOn != "" && m.StartedOn != was.StartedOn:
+		return "its run, who asked for it or when it began is not as the log has it"
 	case now.Predicate.BuildDefinition.ExternalParameters.Spec.Digest[blake3] != st.Predicate.BuildDefinition.ExternalParameters.Spec.Digest[blake3]:
 		return "its spec is another one than that of job " + string(j.ID)
 	case job.Status(was.Status).Terminal() && was.Status != m.Status:
 		return fmt.Sprintf("it says that the job is %s, the log says %s", forgeyard.Clip(was.Status, 20), m.Status)
 	case job.Status(was.Status).Terminal() && !slices.EqualFunc(st.Subject, now.Subject, sameThing):
 		return "its subject is not what the job has delivered"
+	}
+	if why := chainContradicts(st.Predicate.Chain, now.Predicate.Chain); why != "" {
+		return why
 	}
 	for _, e := range st.Predicate.Chain.Epochs {
 		i := slices.IndexFunc(now.Predicate.Chain.Epochs, func(k Epoch) bool { return k.Epoch == e.Epoch })
@@ -326,6 +334,43 @@ func Contradicts(s *site.State, st Statement) string {
 		}
 		if i < 0 || !before(e, now.Predicate.Chain.Epochs[i]) {
 			return fmt.Sprintf("epoch %d is not as the log has it", e.Epoch)
+		}
+	}
+	if first := st.Predicate.Chain.Forgotten; job.Status(was.Status).Terminal() {
+		for _, e := range now.Predicate.Chain.Epochs {
+			if e.Epoch > first && !slices.ContainsFunc(st.Predicate.Chain.Epochs, func(k Epoch) bool { return k.Epoch == e.Epoch }) {
+				return fmt.Sprintf("it leaves out epoch %d", e.Epoch)
+			}
+		}
+	}
+	return ""
+}
+
+// chainContradicts compares what was saved, done outside and committed. A checkpoint that the
+// log has no more was of an earlier attempt, or was trimmed; its fate may be new.
+func chainContradicts(was, now Chain) string {
+	for _, c := range was.Checkpoints {
+		i := slices.IndexFunc(now.Checkpoints, func(k Checkpoint) bool { return k.ID == c.ID })
+		if i < 0 {
+			continue
+		}
+		k := now.Checkpoints[i]
+		k.State, k.Why, k.By = c.State, c.Why, c.By
+		if k != c {
+			return fmt.Sprintf("checkpoint %s is not as the log has it", forgeyard.Clip(c.ID, 20))
+		}
+	}
+	for _, e := range was.Effects {
+		i := slices.IndexFunc(now.Effects, func(k Effect) bool { return k.Key == e.Key })
+		settled := e.State == string(site.EffectDone)
+		if i < 0 || settled && now.Effects[i] != e {
+			return fmt.Sprintf("effect %s is not as the log has it", forgeyard.Clip(e.Key, 80))
+		}
+	}
+	for _, w := range was.Steps {
+		i := slices.IndexFunc(now.Steps, func(k Step) bool { return k.Name == w.Name && k.Epoch == w.Epoch })
+		if i >= 0 && (now.Steps[i].Evidence != w.Evidence || !slices.EqualFunc(now.Steps[i].Outputs, w.Outputs, sameThing)) {
+			return fmt.Sprintf("step %s is not as the log has it", forgeyard.Clip(w.Name, 80))
 		}
 	}
 	return ""

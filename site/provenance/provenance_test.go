@@ -137,11 +137,20 @@ func TestContradictions(t *testing.T) {
 		"spec": func(st *Statement) {
 			st.Predicate.BuildDefinition.ExternalParameters.Spec.Digest = digest(forgeyard.Digest{99})
 		},
-		"site":    func(st *Statement) { st.Predicate.RunDetails.Builder.ID = "forgeyard:site/OTHER" },
-		"failed":  func(st *Statement) { st.Predicate.RunDetails.Metadata.Status = "failed" },
-		"subject": func(st *Statement) { st.Subject[0].Digest = digest(forgeyard.Digest{99}) },
-		"epoch 2": func(st *Statement) { st.Predicate.Chain.Epochs[1].ResumedFrom = "" },
-		"epoch 3": func(st *Statement) { st.Predicate.Chain.Epochs[1].Epoch = 3 },
+		"site":               func(st *Statement) { st.Predicate.RunDetails.Builder.ID = "forgeyard:site/OTHER" },
+		"failed":             func(st *Statement) { st.Predicate.RunDetails.Metadata.Status = "failed" },
+		"subject":            func(st *Statement) { st.Subject[0].Digest = digest(forgeyard.Digest{99}) },
+		"epoch 2":            func(st *Statement) { st.Predicate.Chain.Epochs[1].ResumedFrom = "" },
+		"epoch 3":            func(st *Statement) { st.Predicate.Chain.Epochs[1].Epoch = 3 },
+		"leaves out epoch 2": func(st *Statement) { st.Predicate.Chain.Epochs = st.Predicate.Chain.Epochs[:1] },
+		"inputs": func(st *Statement) {
+			st.Predicate.BuildDefinition.ResolvedDependencies = append(st.Predicate.BuildDefinition.ResolvedDependencies, Descriptor{Name: "x"})
+		},
+		"who asked":  func(st *Statement) { st.Predicate.RunDetails.Metadata.By = "somebody" },
+		"checkpoint": func(st *Statement) { st.Predicate.Chain.Checkpoints[0].Payload = "b3:00" },
+		"effect":     func(st *Statement) { st.Predicate.Chain.Effects[0].Evidence = "b3:00" },
+		"effect no":  func(st *Statement) { st.Predicate.Chain.Effects[0].Key = "no" },
+		"step":       func(st *Statement) { st.Predicate.Chain.Steps[0].Evidence = "b3:00" },
 	} {
 		_, j := twice()
 		st := Of(s, j)
