@@ -35,8 +35,9 @@ type checkpointer struct {
 	doubt   forgeyard.Digest     // what was proposed last, where nobody knows whether it is committed
 	before  []checkpoint.File    // what was committed last, as far as this epoch knows
 
-	words    []checkpoint.Message // about the restored state, that the site has not heard
-	unusable string               // why the program rejects it
+	words    []checkpoint.Message     // about the restored state, that the site has not heard
+	said     []checkpoint.MessageKind // of those that it was or will be told
+	unusable string                   // why the program rejects it
 }
 
 // unsettled is a slot whose commit is tried again as it was taken: a restricted one that is taken
@@ -369,7 +370,9 @@ func (c *checkpointer) hear(ctx context.Context, messages []checkpoint.Message) 
 		default:
 			continue
 		}
-		c.words = append(c.words, m)
+		if !slices.Contains(c.said, m.Kind) { // said once in an epoch, it stands in the log
+			c.said, c.words = append(c.said, m.Kind), append(c.words, m)
+		}
 	}
 	for len(c.words) > 0 && c.x.n.allows(site.FormatCheckpoints) {
 		m := c.words[0]

@@ -172,4 +172,21 @@ func TestWordThatIsNotTaken(t *testing.T) {
 	if err != nil || got.Verdict != runner.VerdictCommitted || len(c.words) != 0 {
 		t.Errorf("%+v %v, %d words left", got, err, len(c.words))
 	}
+	// However often a program says it, an epoch tells the site once.
+	told := 0
+	g.take = func(cmd site.Command, _ int) error {
+		if _, ok := cmd.Body.(site.Restored); ok {
+			told++
+		}
+		return nil
+	}
+	ok, no := checkpoint.Message{Kind: checkpoint.MessageRestoreOK}, checkpoint.Message{Kind: checkpoint.MessageRestoreReject, Reason: "torn"}
+	for range 3 {
+		if err := c.hear(t.Context(), []checkpoint.Message{ok, no, ok, no}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told != 2 || c.unusable != "torn" {
+		t.Errorf("told %d times, unusable %q", told, c.unusable)
+	}
 }
