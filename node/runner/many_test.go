@@ -103,6 +103,20 @@ func TestExecutorGetsTheSpec(t *testing.T) {
 	}
 }
 
+// A step runs where it says, and one that says nothing in the build folder.
+func TestStepsHaveTheirDirectory(t *testing.T) {
+	for kind, e := range executors(t) {
+		b := newBench(t, func(c *Config) { c.Executors = map[job.Sandbox]executor.Executor{kind: e} })
+		s := spec("mkdir -p sub/dir; pwd", "pwd")
+		s.Sandbox, s.Steps[1].Dir = kind, "build/sub/dir"
+		res, _, a := b.run(s)
+		where := strings.Fields(b.stdout(a))
+		if res.Outcome != job.OutcomeDone || len(where) != 2 || where[1] != where[0]+"/sub/dir" {
+			t.Errorf("%s: %+v %q", kind, res, where)
+		}
+	}
+}
+
 // RA-209: what a program's environment is made of: what the node says of every job, the spec's
 // words, and the paths of this attempt. Nothing of the daemon's own is in it: neither its HOME
 // (RA-211) nor its PATH (RA-214), nor its credentials (RA-213).
