@@ -29,19 +29,19 @@ func TestDoctorNamesWhoSentWrongContent(t *testing.T) {
 func TestBusyNodesAreAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, asked := time.Now(), 0
-		untilNotBusy(t.Context(), bubbleClock{}, busyFor, func() bool { asked++; return asked < 5 })
+		untilNotBusy(t.Context(), bubbleClock{since: time.Now()}, busyFor, func() bool { asked++; return asked < 5 })
 		if asked != 5 || time.Since(began) > 2*time.Second {
 			t.Errorf("asked %d times in %s", asked, time.Since(began))
 		}
 		began, asked = time.Now(), 0
-		untilNotBusy(t.Context(), bubbleClock{}, busyFor, func() bool { asked++; return true })
+		untilNotBusy(t.Context(), bubbleClock{since: time.Now()}, busyFor, func() bool { asked++; return true })
 		if took := time.Since(began); took < busyFor-busyMost || took > busyFor+busyMost || asked > 40 {
 			t.Errorf("one that is always busy is asked %d times in %s", asked, took)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began = time.Now()
-		untilNotBusy(ctx, bubbleClock{}, busyFor, func() bool { return true })
+		untilNotBusy(ctx, bubbleClock{since: time.Now()}, busyFor, func() bool { return true })
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("without time it went on for %s", took)
 		}

@@ -276,7 +276,8 @@ echo waits
 while [ ! -f go ]; do sleep 0.01; done
 echo again $(tell effect-begin '{"key":"a","idem":"k"}')
 echo more $(tell effect-begin '{"key":"a","idem":"k"}')`))
-	l.taken = make(chan struct{})
+	taken := make(chan struct{})
+	l.taken = taken
 	a := b.start(l.grant())
 	m := checkpoint.Message{N: 92, Kind: checkpoint.MessageEffectBegin, Attempt: a.Authority().Attempt, Epoch: 1, Effect: &checkpoint.EffectNote{Key: "a", Idem: "k"}}
 	b.await(a, "waits")
@@ -284,11 +285,11 @@ echo more $(tell effect-begin '{"key":"a","idem":"k"}')`))
 	if err := errors.Join(os.WriteFile(name+".t", m.Encode(), 0o644), os.Rename(name+".t", name)); err != nil {
 		t.Fatal(err)
 	}
-	<-l.taken // the site writes it down
+	<-taken // the site writes it down
 	if err := errors.Join(os.Remove(name), os.WriteFile(a.folders().Build+"/go", nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	l.taken <- struct{}{}
+	taken <- struct{}{}
 	if r, _ := b.wait(a); r.Outcome != job.OutcomeDone || !strings.Contains(b.text(a), "again committed") || !strings.Contains(b.text(a), "more open") {
 		t.Fatalf("%+v %s", r, b.text(a))
 	}
